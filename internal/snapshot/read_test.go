@@ -1,0 +1,162 @@
+package snapshot_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"sandkeep/internal/snapshot"
+)
+
+func TestReadArtifact(t *testing.T) {
+	w := saved(t)
+	read := func(thread snapshot.ThreadID, cp snapshot.CheckpointID, id snapshot.ArtifactID, max int64) (*snapshot.ReadArtifactReply, error) {
+		return w.ReadArtifact(t.Context(), snapshot.ReadArtifactRequest{ThreadID: thread, CheckpointID: cp, ArtifactID: id}, max)
+	}
+	r, err := read("t", "c1", "a", 1000)
+	if err != nil || r.Data == nil || string(*r.Data) != "artifact of c1" || !strings.Contains(r.Object, r.Artifact.BlobKey[len(snapshot.ArtifactBlobPrefix):]) {
+		t.Errorf("read: %+v, %v", r, err)
+	}
+	if r, err := read("t", "c1", "a", 3); err != nil || r.Data != nil || r.Object == "" {
+		t.Errorf("read of a large artifact: %+v, %v; want the object alone", r, err)
+	}
+	for _, tc := range []struct {
+		thread snapshot.ThreadID
+		cp     snapshot.CheckpointID
+		id     snapshot.ArtifactID
+		want   snapshot.Code
+	}{
+		{"t", "x", "a", snapshot.MissingCheckpointArtifact},
+		{"t", "c1", "x", snapshot.MissingCheckpointArtifact},
+		{"other", "c1", "a", snapshot.ForeignCheckpointArtifact},
+	} {
+		if _, err := read(tc.thread, tc.cp, tc.id, 1000); !errors.Is(err, tc.want) {
+			t.Errorf("%v: got %v, want %v", tc, err, tc.want)
+		}
+	}
+	d, _ := r.Artifact.Digest()
+	w.objects.DamageArtifact(d)
+	if _, err := read("t", "c1", "a", 1000); !errors.Is(err, snapshot.InvalidArtifactBytes) {
+		t.Errorf("wrong bytes: %v, want %v", err, snapshot.InvalidArtifactBytes)
+	}
+	w.objects.DropArtifact(d)
+	if _, err := read("t", "c1", "a", 1000); !errors.Is(err, snapshot.InvalidArtifactBytes) {
+		t.Errorf("no bytes: %v, want %v", err, snapshot.InvalidArtifactBytes)
+	}
+}
+
+func TestReadFile(t *testing.T) {
+	w := saved(t)
+	five, big := int64(5), int64(1<<40)
+	for _, tc := range []struct {
+		req  snapshot.ReadFileRequest
+		max  int64
+		want string
+		eof  bool
+		code snapshot.Code
+	}{
+		{req: snapshot.ReadFileRequest{CheckpointID: "c1", Path: "b/c"}, max: 100, want: "c1", eof: true},
+		{req: snapshot.ReadFileRequest{CheckpointID: "c1", Path: "b/c"}, max: 1, want: "c"},
+		{req: snapshot.ReadFileRequest{CheckpointID: "c1", Path: "a", Offset: 1, Length: &five}, max: 100, want: "ne", eof: true},
+		{req: snapshot.ReadFileRequest{CheckpointID: "c1", Path: "a", Offset: big, Length: &big}, max: 100, want: "", eof: true},
+		{req: snapshot.ReadFileRequest{CheckpointID: "c1", Path: "b"}, code: snapshot.MissingEntry},
+		{req: snapshot.ReadFileRequest{CheckpointID: "c1", Path: "x"}, code: snapshot.MissingEntry},
+		{req: snapshot.ReadFileRequest{CheckpointID: "c1", Path: "../x"}, code: snapshot.InvalidPath},
+		{req: snapshot.ReadFileRequest{CheckpointID: "x", Path: "a"}, code: snapshot.CheckpointNotFound},
+	} {
+		r, err := w.ReadFile(t.Context(), tc.req, tc.max)
+		if tc.code != "" {
+			if !errors.Is(err, tc.code) {
+				t.Errorf("%+v: got %v, want %v", tc.req, err, tc.code)
+			}
+			continue
+		}
+		if err != nil || string(r.Data) != tc.want || r.EOF != tc.eof || r.Entry.Path != tc.req.Path {
+			t.Errorf("%+v: got %+v, %v; want %q, eof %v", tc.req, r, err, tc.want, tc.eof)
+		}
+	}
+}
+
+func TestPagesAddUp(t *testing.T) {
+	w := newWorld(t)
+	w.attach(t, "t")
+	for i := range 30 {
+		w.ws.files[fmt.Sprintf("f%02d", i)] = "x"
+	}
+	for i := range 7 {
+		if _, _, err := w.Save(t.Context(), save(snapshot.CheckpointID(fmt.Sprintf("c%d", 6-i)))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct{ limit, maxBytes int64 }{{1, 1 << 20}, {3, 1 << 20}, {7, 1 << 20}, {100, 1 << 20}, {100, 1}, {100, 700}} {
+		var ids, paths []string
+		page := snapshot.Page{Limit: &tc.limit}
+		for {
+			r, err := w.ListCheckpoints(t.Context(), snapshot.ListCheckpointsRequest{ThreadID: "t", Page: page}, tc.maxBytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, cp := range r.Checkpoints {
+				ids = append(ids, string(cp.ID))
+			}
+			if page.After = r.Next; page.After == "" {
+				break
+			}
+		}
+		if got := strings.Join(ids, " "); got != "c6 c5 c4 c3 c2 c1 c0" {
+			t.Errorf("%+v: checkpoints %s", tc, got)
+		}
+		for page.After = ""; ; {
+			r, err := w.ListFiles(t.Context(), snapshot.ListFilesRequest{CheckpointID: "c0", Page: page}, tc.maxBytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range r.Entries {
+				paths = append(paths, e.Path)
+			}
+			if page.After = r.Next; page.After == "" {
+				break
+			}
+		}
+		if got := strings.Join(paths, " "); got != strings.Join(sortedKeys(w.ws.files), " ") {
+			t.Errorf("%+v: files %s", tc, got)
+		}
+	}
+	zero, many := int64(0), int64(1001)
+	for _, page := range []snapshot.Page{{Limit: &zero}, {Limit: &many}, {After: "!"}, {After: "bm90IGpzb24"}} {
+		if _, err := w.ListCheckpoints(t.Context(), snapshot.ListCheckpointsRequest{ThreadID: "t", Page: page}, 1<<20); !errors.Is(err, snapshot.BadRequest) {
+			t.Errorf("%+v: got %v, want %v", page, err, snapshot.BadRequest)
+		}
+	}
+}
+
+func TestRestore(t *testing.T) {
+	w := saved(t)
+	r, err := w.Restore(t.Context(), snapshot.RestoreRequest{ThreadID: "t", CheckpointID: "c1", Path: "x"})
+	if err != nil || w.ws.restored["b/c"] != "c1" || w.ws.restored["a"] != "one" || r.Files != 2 || r.Node != "n1" || r.Key != "" {
+		t.Errorf("restore: %+v, %v, files %v", r, err, w.ws.restored)
+	}
+	r, err = w.Restore(t.Context(), snapshot.RestoreRequest{ThreadID: "t", Path: "y", Into: "sandbox"})
+	if err != nil || w.ws.restored["b/c"] != "c2" || r.Key == "" {
+		t.Errorf("restore of the head into a sandbox: %+v, %v, files %v", r, err, w.ws.restored)
+	}
+	if rec, _, _ := w.GetInstance(t.Context(), r.Key); rec == nil || rec.ProviderSandboxID != "n1/y" || rec.ThreadID != "t" {
+		t.Errorf("instance record after the restore: %+v", rec)
+	}
+	for _, tc := range []struct {
+		req  snapshot.RestoreRequest
+		want snapshot.Code
+	}{
+		{snapshot.RestoreRequest{ThreadID: "t", CheckpointID: "x", Path: "x"}, snapshot.CheckpointNotFound},
+		{snapshot.RestoreRequest{ThreadID: "other", CheckpointID: "c1", Path: "x"}, snapshot.CheckpointNotFound},
+		{snapshot.RestoreRequest{ThreadID: "other", Path: "x"}, snapshot.CheckpointNotFound},
+		{snapshot.RestoreRequest{ThreadID: "t", Path: "../x"}, snapshot.InvalidPath},
+		{snapshot.RestoreRequest{ThreadID: "t", Path: "a/b", Into: "sandbox"}, snapshot.InvalidPath},
+		{snapshot.RestoreRequest{ThreadID: "t", Path: "a", Into: "elsewhere"}, snapshot.BadRequest},
+	} {
+		if _, err := w.Restore(t.Context(), tc.req); !errors.Is(err, tc.want) {
+			t.Errorf("%+v: got %v, want %v", tc.req, err, tc.want)
+		}
+	}
+}

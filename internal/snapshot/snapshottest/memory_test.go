@@ -1,0 +1,20 @@
+package snapshottest_test
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"sandkeep/internal/snapshot/snapshottest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestMemory(t *testing.T) {
+	open := func(t *testing.T) snapshottest.Stores { return snapshottest.NewMemory(2*time.Second, nil) }
+	t.Run("checkpoints", func(t *testing.T) { snapshottest.CheckpointsContract(t, open) })
+	t.Run("leases", func(t *testing.T) { snapshottest.LeasesContract(t, open) })
+	t.Run("instances", func(t *testing.T) { snapshottest.InstancesContract(t, open) })
+	t.Run("artifacts", func(t *testing.T) { snapshottest.ArtifactsContract(t, open) })
+}
