@@ -1,0 +1,61 @@
+package kvstore
+
+import (
+	"context"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"sandkeep/internal/snapshot"
+)
+
+// Round sends one request to the store and returns its reply.
+type Round func(ctx context.Context, m *nats.Msg) (*nats.Msg, error)
+
+func (r Round) RequestMsgWithContext(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	return r(ctx, m)
+}
+
+// Through lets every request of the store go through a function.
+func (o Options) Through(f func(Round) Round) Options {
+	o.wrap = func(t transport) transport { return f(t.RequestMsgWithContext) }
+	return o
+}
+
+// Short allows leases from a second on.
+func (o Options) Short(ttl time.Duration) Options {
+	o.minLease, o.LeaseTTL = time.Second, ttl
+	return o
+}
+
+// Clock sets the clock by which leases are renewed.
+func (o Options) Clock(now func() time.Time) Options {
+	o.now = now
+	return o
+}
+
+// Impatient bounds a call, a read or write with its retries, an operation, and
+// the resolving of a lost commit reply.
+func (o Options) Impatient(call, patience, whole, grace time.Duration) Options {
+	o.limits = limits{call: call, patience: patience, whole: whole, grace: grace, reread: 50 * time.Millisecond}
+	return o
+}
+
+// MarkDeleted writes the tombstone that the removal of a thread leaves.
+func (s *Store) MarkDeleted(ctx context.Context, id snapshot.ThreadID) error {
+	th, err := s.readThread(ctx, id)
+	if err == nil {
+		_, err = s.putThread(ctx, th, threadState{Deleted: true, Fence: th.seq, Gen: th.Gen + 1})
+	}
+	return err
+}
+
+// The keys of a store.
+var (
+	ThreadKey   = threadKey
+	SlotKey     = slotKey
+	PointerKey  = pointerKey
+	WriterKey   = writerKey
+	LockKey     = lockKey
+	InstanceKey = instanceKey
+)

@@ -1,0 +1,154 @@
+package kvstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/oklog/ulid/v2"
+
+	"sandkeep/internal/snapshot"
+)
+
+const (
+	format    = 1
+	markerTTL = 10 * time.Minute // of the markers that wake those who wait for a lease
+)
+
+// Config says how Init makes a bucket that is not there yet.
+type Config struct {
+	Store    string
+	Replicas int                   // 1 if 0
+	MaxBytes int64                 // no limit if 0
+	Storage  jetstream.StorageType // file by default
+}
+
+// BucketName is the name of a store's state bucket; its stream is "KV_" + that.
+func BucketName(store string) string { return store + "-state" }
+
+var storeName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,200}$`)
+
+func checkStoreName(name string) error {
+	if !storeName.MatchString(name) {
+		return snapshot.Errorf(snapshot.BadRequest, "store name %q is not 1 to 200 letters, digits, '-' or '_'", name)
+	}
+	return nil
+}
+
+// Init makes the state bucket and writes the store's identity, once; later
+// calls return the identity that is there. An existing bucket keeps its size
+// and replicas.
+func Init(ctx context.Context, js jetstream.JetStream, cfg Config) (storeID string, err error) {
+	if err := checkStoreName(cfg.Store); err != nil {
+		return "", err
+	}
+	stream, err := js.CreateStream(ctx, streamConfig(cfg))
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		stream, err = js.Stream(ctx, "KV_"+BucketName(cfg.Store))
+	}
+	if err != nil {
+		return "", fmt.Errorf("make state bucket of store %q: %w", cfg.Store, streamError(err, cfg.Store))
+	}
+	if err := checkStream(stream.CachedInfo().Config); err != nil {
+		return "", err
+	}
+	b := newBucket(js, cfg.Store)
+	data, err := json.Marshal(storeInfo{Format: format, StoreID: ulid.Make().String()})
+	if err != nil {
+		return "", err
+	}
+	for try := 0; ; try++ {
+		info, err := b.readStoreInfo(ctx)
+		if err != nil || info != nil {
+			return info.id(), err
+		}
+		if _, err = b.put(ctx, write{key: storeKey, value: data, expect: absent}); err != nil && !isAgain(err) {
+			return "", fmt.Errorf("write the store's identity: %w", err)
+		}
+		if err := pause(ctx, try); err != nil {
+			return "", ended(ctx)
+		}
+	}
+}
+
+func streamConfig(cfg Config) jetstream.StreamConfig {
+	bucket := BucketName(cfg.Store)
+	maxBytes := cfg.MaxBytes
+	if maxBytes <= 0 {
+		maxBytes = -1
+	}
+	return jetstream.StreamConfig{
+		Name: "KV_" + bucket, Subjects: []string{"$KV." + bucket + ".>"},
+		Description:       "state of the checkpoint store " + cfg.Store,
+		Metadata:          map[string]string{"sandbox.format": fmt.Sprint(format), "sandbox.role": "state"},
+		MaxMsgsPerSubject: 1, // with more, an expired lease shows its older value again
+		MaxBytes:          maxBytes, MaxMsgs: -1, MaxMsgSize: -1, MaxConsumers: -1,
+		Replicas: max(cfg.Replicas, 1), Storage: cfg.Storage,
+		Discard: jetstream.DiscardNew, AllowRollup: true, DenyDelete: true, AllowDirect: true,
+		AllowMsgTTL: true, SubjectDeleteMarkerTTL: markerTTL,
+	}
+}
+
+// checkStream refuses a bucket whose settings would lose or wrongly keep data.
+func checkStream(c jetstream.StreamConfig) error {
+	wrong := ""
+	switch {
+	case c.MaxMsgsPerSubject != 1:
+		wrong = "a history other than 1"
+	case c.Discard != jetstream.DiscardNew:
+		wrong = "a discard policy that drops old values"
+	case c.MaxAge != 0:
+		wrong = "an age limit"
+	case !c.AllowMsgTTL || c.SubjectDeleteMarkerTTL <= 0:
+		wrong = "no time limits and markers per key"
+	case !c.AllowRollup:
+		wrong = "no rollups"
+	default:
+		return nil
+	}
+	return snapshot.Errorf(snapshot.FormatUnsupported, "stream %s has %s; remove it if it is empty and run `agent init`, or use another --store", c.Name, wrong)
+}
+
+// streamError translates what the JetStream client returns about the stream.
+func streamError(err error, store string) error {
+	var api *jetstream.APIError
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return notInitialized(store).Because(err)
+	case errors.As(err, &api):
+		return refusal(api)
+	}
+	return snapshot.Errorf(snapshot.StoreUnavailable, "the store does not answer; check the NATS servers").Because(err)
+}
+
+func notInitialized(store string) *snapshot.Error {
+	return snapshot.Errorf(snapshot.StoreUnavailable, "store %q does not exist here; run `agent init`", store)
+}
+
+// readStoreInfo returns nil if the store has no identity yet.
+func (b *bucket) readStoreInfo(ctx context.Context) (*storeInfo, error) {
+	e, err := b.get(ctx, storeKey)
+	if err != nil || !e.live {
+		return nil, err
+	}
+	var info storeInfo
+	if err := json.Unmarshal(e.value, &info); err != nil || info.Format < 1 || info.StoreID == "" {
+		return nil, snapshot.Errorf(snapshot.FormatUnsupported, "the store's identity is damaged; restore the key %q of its state bucket", storeKey).Because(err)
+	}
+	if info.Format > format {
+		return nil, snapshot.Errorf(snapshot.FormatUnsupported, "the store has format %d, this version reads up to %d; run a newer version", info.Format, format).
+			With("format", info.Format).With("supported", format)
+	}
+	return &info, nil
+}
+
+func (i *storeInfo) id() string {
+	if i == nil {
+		return ""
+	}
+	return i.StoreID
+}

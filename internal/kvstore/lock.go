@@ -1,0 +1,87 @@
+package kvstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"sandkeep/internal/snapshot"
+)
+
+// Lock holds a named lock while fn runs and renews it meanwhile. When the lock
+// is lost, fn's context is canceled with the cause LockLost, which is then the
+// error even if fn returns none.
+func (s *Store) Lock(ctx context.Context, name snapshot.LockName, wait time.Duration, fn func(context.Context) error) error {
+	t := lockOf(name)
+	held, err := s.hold(ctx, t, s.ttl, wait, func(context.Context, lease) error { return nil })
+	if err != nil {
+		return fmt.Errorf("take lock %q: %w", name, err)
+	}
+	inner, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var renewing errgroup.Group
+	renewing.Go(func() error {
+		err := s.keep(inner, t, held)
+		cancel(err)
+		return err
+	})
+	err = fn(inner)
+	cancel(context.Canceled) // ends the renewals
+	lost := renewing.Wait()
+
+	out, done := s.cleanup(ctx)
+	defer done()
+	_ = s.release(out, t, held.token, held.fence()) // it expires by itself
+	if lost != nil {
+		return fmt.Errorf("hold lock %q: %w", name, errors.Join(lost, err))
+	}
+	return err
+}
+
+// keep renews a lease, one renewal at a time, until the context is over (nil)
+// or the lease is lost. It looks at the clock every second, because a machine
+// that slept wakes with its timers late.
+func (s *Store) keep(ctx context.Context, t target, held *ownLease) error {
+	every := time.Duration(held.LeaseMs) * time.Millisecond / 3
+	tick := time.NewTicker(min(every/4, time.Second))
+	defer tick.Stop()
+	until, renewed := time.UnixMilli(held.ExpiresAt), time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now := time.Now()
+		if max(now.Sub(renewed), now.Round(0).Sub(renewed.Round(0))) < every {
+			continue
+		}
+		next, err := s.renewBefore(ctx, t, held, until.Add(-time.Second))
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		until, renewed = next, now
+	}
+}
+
+// renewBefore tries until the holder's own deadline: one renewal without an
+// answer is not a lost lease.
+func (s *Store) renewBefore(ctx context.Context, t target, held *ownLease, deadline time.Time) (time.Time, error) {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	for try := 0; ; try++ {
+		until, err := s.renew(ctx, t, held.token, held.fence())
+		if err == nil || errors.Is(err, t.lostCode) {
+			return until, err
+		}
+		if pause(ctx, try) != nil {
+			return time.Time{}, t.lost("it could not be renewed in time").Because(err)
+		}
+	}
+}
