@@ -1,0 +1,94 @@
+package objstore
+
+import (
+	"context"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/nats-io/nats.go"
+
+	"sandkeep/internal/snapshot"
+)
+
+const (
+	ChunkSize  = chunkSize
+	MaxContent = maxContent
+	MaxPack    = maxPack
+)
+
+type Send = func(context.Context, *nats.Msg) (*nats.Msg, error)
+
+// Intercept puts fault between the store and the server.
+func (s *Store) Intercept(fault func(ctx context.Context, msg *nats.Msg, send Send) (*nats.Msg, error)) {
+	send := s.request
+	s.request = func(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) { return fault(ctx, msg, send) }
+}
+
+// ForgetCache makes the next reads ask the server again.
+func (s *Store) ForgetCache() { s.cache = newPackCache(s.cache.budget, s.loadPack) }
+
+// CountLoads counts the packs that are fetched from now on.
+func (s *Store) CountLoads() func() int {
+	var mu sync.Mutex
+	n := 0
+	s.cache = newPackCache(s.cache.budget, func(ctx context.Context, d snapshot.Digest) ([]byte, error) {
+		mu.Lock()
+		n++
+		mu.Unlock()
+		return s.loadPack(ctx, d)
+	})
+	return func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return n
+	}
+}
+
+// ReadPage reads the bytes of a piece.
+func (s *Store) ReadPage(ctx context.Context, p snapshot.Piece) ([]byte, error) {
+	return s.content(ctx, p)
+}
+
+func ChunkSubject(bucket, nuid string) string { return chunkSubject(bucket, nuid) }
+func InfoSubject(bucket, name string) string  { return infoSubject(bucket, name) }
+
+var (
+	EncodeEntries = encodeEntries
+	DecodeEntries = decodeEntries
+	EncodeRefs    = encodeRefs
+	DecodeRefs    = decodeRefs
+	EncodeItems   = encodeItems
+)
+
+// DecodeItemPages puts items together from pages.
+func DecodeItemPages(pages ...[]byte) (items [][]byte, err error) {
+	var r itemReader
+	for _, page := range pages {
+		more, err := r.add(page)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, more...)
+	}
+	return items, nil
+}
+
+// Unpack decompresses a pack with the limits of a Store.
+func Unpack(stored []byte) ([]byte, error) {
+	dec, err := newDecoder()
+	if err != nil {
+		return nil, err
+	}
+	defer dec.Close()
+	return unpack(dec, stored)
+}
+
+// Zip compresses any amount of bytes.
+func Zip(data []byte) []byte {
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		panic(err)
+	}
+	defer enc.Close()
+	return enc.EncodeAll(data, nil)
+}

@@ -1,0 +1,89 @@
+package objstore
+
+import (
+	"context"
+
+	"sandkeep/internal/snapshot"
+)
+
+// maxKnown bounds the contents that a tree writer remembers.
+const maxKnown = 256 << 10
+
+// index finds contents that are stored already, or on their way, by digest. It
+// forgets the oldest when it is full: those of the parent come first, in the
+// order in which the new tree asks for them.
+type index struct {
+	contents map[snapshot.Digest]known
+	order    []snapshot.Digest // a ring, once it is full
+	oldest   int
+}
+
+// known is a content: one span, or several of a large one.
+type known struct {
+	size  int64
+	spans []span
+}
+
+func newIndex() *index { return &index{contents: map[snapshot.Digest]known{}} }
+
+func (x *index) find(d snapshot.Digest, size int64) ([]span, bool) {
+	k, ok := x.contents[d]
+	return k.spans, ok && k.size == size
+}
+
+func (x *index) add(d snapshot.Digest, size int64, spans []span) {
+	if _, ok := x.contents[d]; ok {
+		return
+	}
+	x.contents[d] = known{size, spans}
+	if len(x.order) < maxKnown {
+		x.order = append(x.order, d)
+		return
+	}
+	delete(x.contents, x.order[x.oldest])
+	x.order[x.oldest] = d
+	x.oldest = (x.oldest + 1) % maxKnown
+}
+
+// addParent makes the contents of a manifest known. One that can't be read is
+// no parent: the tree is stored anew, and so healed.
+func (x *index) addParent(ctx context.Context, s *Store, parent snapshot.List) error {
+	packs := map[snapshot.Digest]*packRef{}
+	for e, err := range s.Entries(ctx, parent, "", "") {
+		if unreadable(err) {
+			*x = *newIndex()
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if len(x.order) == maxKnown {
+			return nil
+		}
+		x.addEntry(s, e, packs)
+	}
+	return nil
+}
+
+func (x *index) addEntry(s *Store, e snapshot.Entry, packs map[snapshot.Digest]*packRef) {
+	spans := make([]span, 0, len(e.Pieces))
+	for _, p := range e.Pieces {
+		if !s.reusable(p) {
+			return
+		}
+		sp := closedSpan(p)
+		if ref, ok := packs[p.Pack]; ok {
+			sp.pack = ref
+		} else {
+			packs[p.Pack] = sp.pack
+		}
+		spans = append(spans, sp)
+	}
+	if len(spans) == 0 {
+		return
+	}
+	x.add(e.Digest, e.Size, spans)
+	for i, sp := range spans[:len(spans):len(spans)] {
+		x.add(sp.digest, int64(sp.length), spans[i:i+1:i+1])
+	}
+}
