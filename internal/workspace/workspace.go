@@ -1,0 +1,193 @@
+package workspace
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"time"
+
+	"sandkeep/internal/snapshot"
+)
+
+// Options say where a worker's trees are and what must not be captured.
+type Options struct {
+	SandboxRoot string    // directory of the sandboxes
+	RestoreRoot string    // directory of the restored trees
+	StateDir    string    // keeps the stat caches; "" for none. It is never captured
+	Forbidden   []string  // further directories that are never captured, such as the store's
+	Redactor    *Redactor // nil: no secrets
+}
+
+// Trees captures and restores directory trees. It is safe for concurrent use.
+type Trees struct {
+	options  Options
+	redactor *Redactor
+	salt     []byte // of the fingerprints in the stat caches
+	// fault stands before each use of the file system, so that tests can make
+	// it fail or change the tree at that moment.
+	fault func(op, path string) error
+}
+
+var _ snapshot.Workspaces = (*Trees)(nil)
+
+// New makes what it needs in the state directory.
+func New(o Options) (*Trees, error) {
+	t := &Trees{options: o, redactor: o.Redactor, fault: func(string, string) error { return nil }}
+	if t.redactor == nil {
+		t.redactor = &Redactor{}
+	}
+	if o.StateDir == "" {
+		return t, nil
+	}
+	if err := os.MkdirAll(t.cacheDir(), 0o700); err != nil {
+		return nil, fmt.Errorf("make directory of the stat caches: %w", err)
+	}
+	t.pruneCaches(time.Now().Add(-cacheLife))
+	var err error
+	t.salt, err = loadSalt(filepath.Join(t.cacheDir(), saltName))
+	return t, err
+}
+
+func (t *Trees) cacheDir() string { return filepath.Join(t.options.StateDir, "stat-cache") }
+
+// cacheLife is how long the stat cache of a sandbox outlives its last save.
+const cacheLife = 30 * 24 * time.Hour
+
+// pruneCaches removes what was last written before the time, halves of dead
+// processes included. It fails silently: what stays is only in the way of space.
+func (t *Trees) pruneCaches(before time.Time) {
+	files, _ := os.ReadDir(t.cacheDir())
+	for _, f := range files {
+		info, err := f.Info()
+		if err == nil && f.Name() != saltName && info.ModTime().Before(before) {
+			_ = os.Remove(filepath.Join(t.cacheDir(), f.Name()))
+		}
+	}
+}
+
+const (
+	saltName  = "salt"
+	saltBytes = 32
+)
+
+// loadSalt makes the salt if there is none. Of two that do so at once the first wins.
+func loadSalt(file string) ([]byte, error) {
+	salt, err := os.ReadFile(file)
+	if err == nil && len(salt) == saltBytes {
+		return salt, nil
+	}
+	if err == nil { // damaged; without it the old caches mean nothing
+		err = os.Remove(file)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read salt of the stat caches: %w", err)
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(file), "salt-*")
+	if err != nil {
+		return nil, fmt.Errorf("make salt of the stat caches: %w", err)
+	}
+	defer os.Remove(tmp.Name())
+	salt = make([]byte, saltBytes)
+	_, _ = rand.Read(salt) // never fails
+	_, err = tmp.Write(salt)
+	if err = errors.Join(err, tmp.Close()); err != nil {
+		return nil, fmt.Errorf("write salt of the stat caches: %w", err)
+	}
+	if err = os.Link(tmp.Name(), file); errors.Is(err, fs.ErrExist) {
+		return loadSalt(file)
+	}
+	return salt, err
+}
+
+// CheckRoot refuses "/", the home directory and whatever is above it, and a
+// directory of the worker's own: one that is, or lies in, the state directory
+// or a forbidden one, unless it lies in the sandbox or restore root below that.
+func (t *Trees) CheckRoot(dir string) error {
+	real, err := resolve(dir)
+	if err != nil {
+		return snapshot.Errorf(snapshot.InvalidWorkspace, "the workspace does not exist or is not a directory; make it or attach another").Because(err)
+	}
+	info, err := os.Stat(real)
+	if err != nil || !info.IsDir() {
+		return snapshot.Errorf(snapshot.InvalidWorkspace, "the workspace does not exist or is not a directory; make it or attach another").Because(err)
+	}
+	if isHomeOrAbove(info) {
+		return snapshot.Errorf(snapshot.InvalidWorkspace, "the workspace is the home directory or one above it; give a directory of its own")
+	}
+	roots, forbidden := infos(t.options.SandboxRoot, t.options.RestoreRoot), t.forbidden()
+	for at := range upwards(real) {
+		here, err := os.Stat(at)
+		if err != nil {
+			continue
+		}
+		isRoot := sameAny(here, roots)
+		if isRoot && at != real {
+			return nil
+		}
+		if isRoot || sameAny(here, forbidden) {
+			return snapshot.Errorf(snapshot.InvalidWorkspace, "the workspace is, or lies in, a directory of the worker itself; give a directory of its own")
+		}
+	}
+	return nil
+}
+
+func (t *Trees) forbidden() []os.FileInfo {
+	return infos(append([]string{t.options.StateDir}, t.options.Forbidden...)...)
+}
+
+// infos describes the directories that exist.
+func infos(dirs ...string) []os.FileInfo {
+	var out []os.FileInfo
+	for _, dir := range dirs {
+		if info, err := os.Stat(dir); err == nil {
+			out = append(out, info)
+		}
+	}
+	return out
+}
+
+func sameAny(info os.FileInfo, among []os.FileInfo) bool {
+	for _, other := range among {
+		if os.SameFile(info, other) {
+			return true
+		}
+	}
+	return false
+}
+
+func isHomeOrAbove(info os.FileInfo) bool {
+	home := os.Getenv("HOME")
+	if real, err := resolve(home); home != "" && err == nil {
+		home = real
+	}
+	for at := range upwards(filepath.Join("/", home)) {
+		if here, err := os.Stat(at); err == nil && os.SameFile(here, info) {
+			return true
+		}
+	}
+	return false
+}
+
+func resolve(dir string) (string, error) {
+	if dir == "" {
+		return "", fs.ErrNotExist
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(abs)
+}
+
+// upwards yields dir and its parents, up to the root.
+func upwards(dir string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for yield(dir) && dir != filepath.Dir(dir) {
+			dir = filepath.Dir(dir)
+		}
+	}
+}
