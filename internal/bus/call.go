@@ -1,0 +1,179 @@
+package bus
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/nats-io/nuid"
+
+	"sandkeep/internal/snapshot"
+)
+
+// call is one request on its way.
+type call struct {
+	svc      Service
+	transfer Transfer
+	name     string // subject without its prefix
+	reply    string
+	data     []byte
+	relayed  bool // comes from another worker: never passed on again
+	timeout  time.Duration
+	maxReply int64 // bytes of a reply that fits a message
+	maxData  int64 // bytes that fit a reply in base64
+	warnings []snapshot.Warning
+	counts   *counters
+	started  time.Time
+	id       string
+}
+
+// Headers between workers.
+const (
+	hopHeader     = "Sandbox-Hop"        // the node that passed the request on
+	timeoutHeader = "Sandbox-Timeout-Ms" // what is left of its time
+)
+
+// Bounds of a request or reply that travels as an object.
+const (
+	maxClaim     = 64 << 20
+	claimsAtOnce = 4
+	claimTimeout = 2 * time.Minute
+)
+
+// replySlack is kept free in a message for headers and warnings.
+const replySlack = 2 << 10
+
+// entryRoom is kept free beside the data of a file: a path of 4,096 bytes,
+// each byte escaped.
+const entryRoom = 32 << 10
+
+func (w *Worker) newCall(name string, r micro.Request, counts *counters) *call {
+	maxReply := max(w.nc.MaxPayload()-replySlack, 512)
+	c := &call{svc: w.Service, transfer: w.Transfer, name: name, reply: r.Reply(), data: r.Data(), counts: counts,
+		relayed: r.Headers().Get(hopHeader) != "", maxReply: maxReply, maxData: (maxReply - min(entryRoom, maxReply/2)) / 4 * 3,
+		started: time.Now(), id: nuid.Next()}
+	if ms, err := strconv.ParseInt(r.Headers().Get(timeoutHeader), 10, 64); err == nil && c.relayed {
+		c.timeout = min(time.Duration(ms)*time.Millisecond, maxTimeout)
+	}
+	counts.begin()
+	return c
+}
+
+func (w *Worker) handler(e endpoint) micro.HandlerFunc {
+	counts := w.counts[e.id()]
+	return func(r micro.Request) { w.accept(e, w.newCall(e.name, r, counts)) }
+}
+
+// accept runs on the subscription's goroutine, one request after the other, so
+// it only decodes and admits.
+func (w *Worker) accept(e endpoint, c *call) {
+	decoded, err := w.guard(c, func() (any, error) { return e.decode(c.data) })
+	if err != nil {
+		w.respond(c, nil, err)
+		return
+	}
+	t, p := decoded.(task), w.light
+	if e.heavy {
+		p = w.heavy
+	}
+	if !p.admit(func() { w.work(e, p, t, c) }) {
+		w.respond(c, nil, snapshot.Errorf(snapshot.Busy, "the worker has no room for %s now; send it again after retryAfterMs", c.name).With("retryAfterMs", 1000))
+	}
+}
+
+// work runs on a goroutine of the pool.
+func (w *Worker) work(e endpoint, p *pool, t task, c *call) {
+	msg, err := w.guard(c, func() (any, error) {
+		if t.claim != "" {
+			var err error
+			if t, err = w.unclaim(e, t.claim); err != nil {
+				return nil, err
+			}
+		}
+		reply, err := w.perform(e, p, t, c)
+		if err != nil {
+			return nil, err
+		}
+		return w.goodReply(c, reply)
+	})
+	if err != nil {
+		w.respond(c, nil, err)
+		return
+	}
+	w.respond(c, msg.(*nats.Msg), nil)
+}
+
+// perform runs the task here or on its node, within the request's time.
+func (w *Worker) perform(e endpoint, p *pool, t task, c *call) (reply any, err error) {
+	c.timeout = cmp.Or(c.timeout, t.timeout, e.defaultTimeout())
+	ctx, cancel := context.WithDeadline(w.base, c.started.Add(c.timeout))
+	defer cancel()
+	node, err := w.elsewhere(ctx, t, c)
+	switch {
+	case err != nil:
+	case node != "":
+		reply, err = w.relay(c, node)
+	default:
+		reply, err = p.run(ctx, func() (any, error) { return t.run(ctx, c) })
+	}
+	if err != nil && ctx.Err() != nil && snapshot.AsError(err) == nil {
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
+	return reply, err
+}
+
+// unclaim fetches a request that was put as an object. It may be large, so few
+// are fetched at once.
+func (w *Worker) unclaim(e endpoint, claim string) (task, error) {
+	ctx, cancel := context.WithTimeout(w.base, claimTimeout)
+	defer cancel()
+	t, err := w.claims.run(ctx, func() (any, error) { return w.fetch(ctx, e, claim) })
+	if err != nil {
+		return task{}, err
+	}
+	return t.(task), nil
+}
+
+// fetch reads and decodes a request that was put as an object.
+func (w *Worker) fetch(ctx context.Context, e endpoint, claim string) (any, error) {
+	tooLarge := snapshot.Errorf(snapshot.PayloadTooLarge, "the request %q has more than %d bytes; send less at a time", claim, maxClaim)
+	body, size, err := w.Transfer.OpenUpload(ctx, claim)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	if size > maxClaim {
+		return nil, tooLarge
+	}
+	var buf bytes.Buffer
+	n, err := io.Copy(&buf, io.LimitReader(body, maxClaim+1))
+	if err != nil {
+		return nil, fmt.Errorf("read request %q: %w", claim, err)
+	}
+	if n > maxClaim {
+		return nil, tooLarge
+	}
+	t, err := e.decode(buf.Bytes())
+	if err == nil && t.claim != "" {
+		err = snapshot.Errorf(snapshot.BadRequest, "the object %q holds another $object; put the request itself there", claim)
+	}
+	return t, err
+}
+
+// guard turns a panic into an error; the worker lives on.
+func (w *Worker) guard(c *call, fn func() (any, error)) (reply any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			w.Log.Error().Str("subject", c.name).Str("req_id", c.id).Str("stack", w.Redactor.Text(string(debug.Stack()))).Msg("handler panicked")
+			reply, err = nil, fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return fn()
+}

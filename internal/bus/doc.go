@@ -1,0 +1,12 @@
+// Package bus is NATS in and out: the connection, the service and its
+// endpoints, the strict codec, error replies, the way from node to node, the
+// embedded server and a client. It holds no rules of the domain.
+//
+// A request goes: subscription goroutine (decode, admit to a bounded pool) →
+// pool goroutine (fetch a claim-checked request, find the node, run) → reply
+// published to the request's reply subject. The micro request is never touched
+// after its handler returned. The heavy pool (saves, forks, restores) and the
+// light one (reads, small writes) are apart, so that reads never wait behind
+// saves; a relayed request takes no running slot here, so that two nodes that
+// relay to each other can't wait for each other.
+package bus

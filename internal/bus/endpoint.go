@@ -1,0 +1,81 @@
+package bus
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"sandkeep/internal/snapshot"
+)
+
+// Limits of the time that a request may take.
+const (
+	heavyTimeout = 10 * time.Minute
+	lightTimeout = 30 * time.Second
+	maxTimeout   = time.Hour
+)
+
+// op is a row of the table of endpoints: what a subject takes and does.
+type op[T any] struct {
+	name  string // the subject without its prefix
+	heavy bool   // moves contents: runs apart from reads
+	// node, if there is one, finds the node that must run the request, "" for any.
+	node func(context.Context, Service, T) (snapshot.NodeName, error)
+	run  func(context.Context, *call, T) (any, error)
+}
+
+// endpoint is an op without its type.
+type endpoint struct {
+	name   string
+	heavy  bool
+	decode func(data []byte) (task, error)
+}
+
+// task is a decoded request. With a claim it has nothing else.
+type task struct {
+	claim   string
+	timeout time.Duration // 0: none given
+	node    func(context.Context, Service) (snapshot.NodeName, error)
+	run     func(context.Context, *call) (any, error)
+}
+
+// id is the endpoint's name: micro allows no dots.
+func (e endpoint) id() string { return strings.ReplaceAll(e.name, ".", "-") }
+
+func (e endpoint) defaultTimeout() time.Duration {
+	if e.heavy {
+		return heavyTimeout
+	}
+	return lightTimeout
+}
+
+func (o op[T]) row() endpoint {
+	shapeOf([]any{new(T), new(common)}) // a type that can't be decoded shows at start
+	return endpoint{name: o.name, heavy: o.heavy, decode: o.decode}
+}
+
+func (o op[T]) decode(data []byte) (task, error) {
+	var req T
+	var c common
+	if err := decode(data, &req, &c); err != nil {
+		return task{}, err
+	}
+	if c.Claim != nil && *c.Claim == "" {
+		return task{}, snapshot.Errorf(snapshot.BadRequest, `$object is empty; it must be "<bucket>/<name>"`)
+	}
+	if c.Claim != nil {
+		return task{claim: *c.Claim}, nil
+	}
+	t := task{run: func(ctx context.Context, cl *call) (any, error) { return o.run(ctx, cl, req) }}
+	if o.node != nil {
+		t.node = func(ctx context.Context, svc Service) (snapshot.NodeName, error) { return o.node(ctx, svc, req) }
+	}
+	if c.TimeoutMs == nil {
+		return t, nil
+	}
+	if *c.TimeoutMs < 1 || *c.TimeoutMs > maxTimeout.Milliseconds() {
+		return task{}, snapshot.Errorf(snapshot.BadRequest, "timeoutMs is %d; it may be 1 to %d", *c.TimeoutMs, maxTimeout.Milliseconds())
+	}
+	t.timeout = time.Duration(*c.TimeoutMs) * time.Millisecond
+	return t, nil
+}

@@ -1,0 +1,193 @@
+package bus
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/rs/zerolog"
+
+	"sandkeep/internal/snapshot"
+)
+
+// ServiceName is the name of the micro service and its queue group.
+const ServiceName = "sandbox"
+
+// Defaults of Options.
+const (
+	DefaultPrefix  = "sandbox"
+	DefaultVersion = "0.0.0-dev"
+)
+
+// Options are what a worker is made of. Service, Redactor, Transfer and Node
+// are required.
+type Options struct {
+	Service  Service
+	Redactor snapshot.Redactor
+	Transfer Transfer
+	Node     snapshot.NodeName
+	Prefix   string
+	Version  string // SemVer
+	Log      zerolog.Logger
+	Heavy    Limits // saves, forks, restores; 16 run, 256 wait
+	Light    Limits // reads and small writes; 64 run, 1024 wait
+}
+
+func (o Options) withDefaults() Options {
+	o.Prefix = cmp.Or(o.Prefix, DefaultPrefix)
+	o.Version = cmp.Or(o.Version, DefaultVersion)
+	// A save may wait for a lease in its slot, so there are more slots than cores.
+	o.Heavy = cmp.Or(o.Heavy, Limits{16, 256})
+	o.Light = cmp.Or(o.Light, Limits{64, 1024})
+	return o
+}
+
+var prefixPattern = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
+
+func (o Options) validate() error {
+	var errs []error
+	if !prefixPattern.MatchString(o.Prefix) {
+		errs = append(errs, fmt.Errorf("prefix %q is not made of letters, digits, - and _ in parts joined by dots", o.Prefix))
+	}
+	if err := o.Node.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Worker answers requests until it is stopped.
+type Worker struct {
+	Options
+	nc     *nats.Conn
+	svc    micro.Service
+	rows   map[string]endpoint // by subject without prefix
+	counts map[string]*counters
+	heavy  *pool
+	light  *pool
+	claims *pool           // only of running slots, for fetching requests
+	base   context.Context // of all requests
+	cancel context.CancelFunc
+	once   sync.Once // of the stop
+}
+
+// Serve starts a worker on the connection. It is ready when it returns: the
+// endpoint snapshot-save is added last. Ending ctx ends all requests at once;
+// the worker must be stopped even then.
+func Serve(ctx context.Context, nc *nats.Conn, o Options) (*Worker, error) {
+	o = o.withDefaults()
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	w := &Worker{Options: o, nc: nc, rows: map[string]endpoint{}, counts: map[string]*counters{nodeEndpoint: {}},
+		heavy: newPool(o.Heavy), light: newPool(o.Light), claims: newPool(Limits{Running: claimsAtOnce})}
+	for _, e := range endpoints() {
+		w.rows[e.name], w.counts[e.id()] = e, &counters{}
+	}
+	w.base, w.cancel = context.WithCancel(ctx)
+	if err := w.register(); err != nil {
+		w.cancel()
+		return nil, fmt.Errorf("start service: %w", err)
+	}
+	return w, nil
+}
+
+func (w *Worker) register() error {
+	svc, err := micro.AddService(w.nc, micro.Config{
+		Name: ServiceName, Version: w.Version, QueueGroup: ServiceName,
+		Description:  "durable, forkable checkpoints of sandboxes",
+		Metadata:     map[string]string{"node": string(w.Node), "prefix": w.Prefix},
+		StatsHandler: func(e *micro.Endpoint) any { return w.counts[e.Name].snapshot() },
+		ErrorHandler: func(_ micro.Service, err *micro.NATSError) {
+			w.Log.Error().Str("subject", err.Subject).Str("cause", w.Redactor.Text(err.Description)).Msg("subscription fault")
+		},
+	})
+	if err != nil {
+		return err
+	}
+	w.svc = svc
+	err = svc.AddEndpoint(nodeEndpoint, micro.HandlerFunc(w.acceptRelayed), micro.WithEndpointSubject(nodeSubject(w.Prefix, w.Node)+".>"))
+	for _, e := range endpoints() {
+		if err == nil {
+			err = svc.AddEndpoint(e.id(), w.handler(e), micro.WithEndpointSubject(w.Prefix+"."+e.name), micro.WithEndpointMetadata(map[string]string{"pool": e.poolName()}))
+		}
+	}
+	if err == nil {
+		err = w.nc.Flush()
+	}
+	if err != nil {
+		return errors.Join(err, svc.Stop())
+	}
+	return nil
+}
+
+func (e endpoint) poolName() string {
+	if e.heavy {
+		return "heavy"
+	}
+	return "light"
+}
+
+// verbSubscriptions is how many control subjects micro listens to.
+const verbSubscriptions = 9
+
+// stopGrace bounds what a stop does after its time is over.
+const stopGrace = 5 * time.Second
+
+// Stop ends the worker: no new requests, then wait for those that it has until
+// ctx ends, then cancel the rest and let them release what they hold. Requests
+// that were already delivered are answered. The connection stays open; drain
+// it afterwards. A second call does nothing.
+func (w *Worker) Stop(ctx context.Context) (err error) {
+	w.once.Do(func() { err = w.end(ctx) })
+	return err
+}
+
+func (w *Worker) end(ctx context.Context) error {
+	defer w.cancel()
+	subs := w.nc.NumSubscriptions()
+	err := w.svc.Stop()
+	w.awaitQueued(ctx, subs-len(w.rows)-1-verbSubscriptions)
+	w.heavy.close()
+	w.light.close()
+	done := make(chan struct{})
+	go func() { defer close(done); w.heavy.wait(); w.light.wait() }()
+	select {
+	case <-done:
+		return err
+	case <-ctx.Done():
+	}
+	w.cancel()
+	select {
+	case <-done:
+		return errors.Join(err, fmt.Errorf("requests were given up when the time for the stop was over: %w", ctx.Err()))
+	case <-time.After(stopGrace):
+		return errors.Join(err, fmt.Errorf("requests did not end %v after they were given up", stopGrace))
+	}
+}
+
+// awaitQueued waits until the handlers have seen what was delivered before the
+// stop: micro drains its subscriptions but can't be asked when that is done, so
+// their going is watched. Others may subscribe meanwhile, so the wait is
+// bounded; what comes later is refused as busy, not lost.
+func (w *Worker) awaitQueued(ctx context.Context, remaining int) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := w.nc.FlushWithContext(ctx); err != nil {
+		return
+	}
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for w.nc.NumSubscriptions() > remaining {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
