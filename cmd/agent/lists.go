@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"iter"
+	"maps"
+	"slices"
+
+	"github.com/dustin/go-humanize"
+
+	"sandkeep/internal/agent"
+	"sandkeep/internal/snapshot"
+)
+
+// pageLimit is what is asked for at once, the most that a request may.
+var pageLimit int64 = 1000
+
+// pages asks for a list page by page. request makes the request of a page, show
+// prints one and returns where the next begins.
+func pages[T any](ctx context.Context, k *caller, subject string, request func(snapshot.Page) any, show func(T) (next string, err error)) error {
+	page := snapshot.Page{Limit: &pageLimit}
+	for {
+		var reply T
+		if err := k.call(ctx, subject, request(page), &reply); err != nil {
+			return err
+		}
+		next, err := show(reply)
+		if err != nil || next == "" {
+			return err
+		}
+		page.After = next
+	}
+}
+
+type logCmd struct {
+	Thread snapshot.ThreadID `arg:"" help:"Thread to look at."`
+}
+
+func (c *logCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
+	type reply struct {
+		Checkpoints []checkpoint
+		Next        string
+	}
+	return top.with(ctx, std, func(ctx context.Context, k *caller) error {
+		return pages(ctx, k, "checkpoint.list",
+			func(p snapshot.Page) any { return snapshot.ListCheckpointsRequest{ThreadID: c.Thread, Page: p} },
+			func(r reply) (string, error) {
+				for _, cp := range r.Checkpoints {
+					k.line("%s  %s  %-9s  %8s files  %8s  %s", shown(string(cp.ID)), cp.time(), cp.Reason,
+						humanize.Comma(cp.Stats.Files), size(cp.Stats.Bytes), shown(cp.Label))
+				}
+				return r.Next, nil
+			})
+	})
+}
+
+// entry is an Entry of the wire.
+type entry struct {
+	Path    string
+	Kind    string
+	BlobKey string
+	Size    int64
+	Mode    *uint16
+	Mtime   float64
+	Target  string
+}
+
+func (e entry) mode() uint16 {
+	switch {
+	case e.Mode != nil:
+		return *e.Mode
+	case e.Kind == "dir":
+		return snapshot.DefaultDirMode
+	}
+	return snapshot.DefaultFileMode
+}
+
+type lsCmd struct {
+	Checkpoint snapshot.CheckpointID `arg:"" help:"Checkpoint to list."`
+	Under      string                `arg:"" optional:"" name:"path" help:"Only what lies at or under this path."`
+}
+
+func (c *lsCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
+	return top.with(ctx, std, func(ctx context.Context, k *caller) error {
+		return k.entries(ctx, c.Checkpoint, c.Under, func(e entry) error {
+			switch e.Kind {
+			case "symlink":
+				k.line("symlink  %9s  %s -> %s", "", shown(e.Path), shown(e.Target))
+			case "dir":
+				k.line("dir %04o %9s  %s/", e.mode(), "", shown(e.Path))
+			default:
+				k.line("    %04o %9s  %s", e.mode(), size(e.Size), shown(e.Path))
+			}
+			return nil
+		})
+	})
+}
+
+// entries calls fn for each entry of a checkpoint at or under prefix.
+func (k *caller) entries(ctx context.Context, id snapshot.CheckpointID, prefix string, fn func(entry) error) error {
+	type reply struct {
+		Entries []entry
+		Next    string
+	}
+	return pages(ctx, k, "checkpoint.files",
+		func(p snapshot.Page) any { return snapshot.ListFilesRequest{CheckpointID: id, Prefix: prefix, Page: p} },
+		func(r reply) (string, error) {
+			for _, e := range r.Entries {
+				if err := fn(e); err != nil {
+					return "", err
+				}
+			}
+			return r.Next, nil
+		})
+}
+
+type catCmd struct {
+	Checkpoint snapshot.CheckpointID `arg:"" help:"Checkpoint that has the file."`
+	Path       string                `arg:"" help:"Path of the file."`
+}
+
+// Run reads a file piece by piece, each as large as a reply may be.
+func (c *catCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
+	return top.with(ctx, std, func(ctx context.Context, k *caller) error {
+		for offset, eof := int64(0), false; !eof; {
+			var reply struct {
+				Data []byte
+				EOF  bool
+			}
+			request := snapshot.ReadFileRequest{CheckpointID: c.Checkpoint, Path: c.Path, Offset: offset}
+			if err := k.call(ctx, "file.read", request, &reply); err != nil {
+				return err
+			}
+			if len(reply.Data) == 0 && !reply.EOF {
+				return snapshot.Errorf(snapshot.Internal, "the worker sent no bytes of %q from %d on", c.Path, offset)
+			}
+			if err := k.write(reply.Data); err != nil {
+				return err
+			}
+			offset, eof = offset+int64(len(reply.Data)), reply.EOF
+		}
+		return nil
+	})
+}
+
+// line prints for people only.
+func (k *caller) line(format string, args ...any) {
+	if !k.json {
+		fmt.Fprintf(k.std.Out, format+"\n", args...)
+	}
+}
+
+// write prints bytes, unless the replies are printed as they came.
+func (k *caller) write(b []byte) error {
+	if k.json {
+		return nil
+	}
+	_, err := k.std.Out.Write(b)
+	return err
+}
+
+// sorted yields a map in the order of its keys.
+func sorted[V any](m map[string]V) iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) {
+		for _, key := range slices.Sorted(maps.Keys(m)) {
+			if !yield(key, m[key]) {
+				return
+			}
+		}
+	}
+}
+
+// nothing shows a reply that says no more than that it is done.
+func nothing(io.Writer, struct{}) error { return nil }

@@ -1,0 +1,45 @@
+// Agent keeps checkpoints of coding-agent sandboxes in NATS JetStream: the
+// worker, and the command line that people use.
+package main
+
+import (
+	"fmt"
+
+	"sandkeep/internal/agent"
+	"sandkeep/internal/bus"
+)
+
+const description = "Durable, forkable checkpoints of coding-agent sandboxes on NATS JetStream."
+
+type cli struct {
+	agent.Common
+	bus.ConnectOptions
+	JSON bool `name:"json" help:"Print the reply as it came."`
+
+	Init     initCmd     `cmd:"" help:"Make the buckets of a store."`
+	Serve    serveCmd    `cmd:"" help:"Answer requests until SIGTERM."`
+	Demo     demoCmd     `cmd:"" help:"Save, fork and restore a workspace on a server of its own, and compare."`
+	Request  requestCmd  `cmd:"" help:"Send a request and print its reply."`
+	Save     saveCmd     `cmd:"" help:"Save a checkpoint of a thread's sandbox."`
+	Fork     forkCmd     `cmd:"" help:"Start a thread from a checkpoint of another."`
+	Restore  restoreCmd  `cmd:"" help:"Write a checkpoint into a new directory of a node."`
+	Log      logCmd      `cmd:"" help:"List the checkpoints of a thread, oldest first."`
+	Ls       lsCmd       `cmd:"" help:"List the entries of a checkpoint."`
+	Head     headCmd     `cmd:"" help:"Print the newest checkpoint of a thread."`
+	Cat      catCmd      `cmd:"" help:"Print a file of a checkpoint."`
+	Artifact artifactCmd `cmd:"" help:"Read, put, list and delete artifacts."`
+	Instance instanceCmd `cmd:"" help:"Get, put, delete, list and attach instance records."`
+	Thread   threadCmd   `cmd:"" help:"Load and save conversations."`
+	Version  versionCmd  `cmd:"" help:"Print the version."`
+}
+
+type versionCmd struct{}
+
+func (versionCmd) Run(std agent.IO) error {
+	_, err := fmt.Fprintln(std.Out, agent.Version)
+	return err
+}
+
+func main() {
+	agent.Program{Name: "agent", Description: description, CLI: &cli{}}.Main()
+}

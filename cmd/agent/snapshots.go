@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"sandkeep/internal/agent"
+	"sandkeep/internal/snapshot"
+)
+
+// checkpoint is what the commands show of one.
+type checkpoint struct {
+	ID        snapshot.CheckpointID  `json:"id"`
+	ThreadID  snapshot.ThreadID      `json:"threadId"`
+	Parent    *snapshot.CheckpointID `json:"parentCheckpointId"`
+	CreatedAt float64                `json:"createdAt"`
+	Reason    string                 `json:"reason"`
+	Label     string                 `json:"label"`
+	Stats     snapshot.Stats         `json:"stats"`
+	Coverage  snapshot.Coverage      `json:"coverage"`
+}
+
+func (c checkpoint) time() string {
+	return time.UnixMicro(int64(c.CreatedAt * 1000)).Local().Format("2006-01-02 15:04:05")
+}
+
+func showCheckpoint(w io.Writer, c checkpoint) error {
+	_, err := fmt.Fprintf(w, "%s\n  thread %s, %s files, %s, %s new\n", shown(string(c.ID)), shown(string(c.ThreadID)),
+		humanize.Comma(c.Stats.Files), size(c.Stats.Bytes), size(c.Stats.NewBytes))
+	if err != nil {
+		return err
+	}
+	return showCoverage(w, c.Coverage)
+}
+
+// showCoverage says in a few lines what a checkpoint does not have.
+func showCoverage(w io.Writer, c snapshot.Coverage) error {
+	for rule, n := range sorted(c.Excluded) {
+		fmt.Fprintf(w, "  excluded by %s: %d\n", shown(rule), n)
+	}
+	for _, s := range c.Skipped {
+		fmt.Fprintf(w, "  skipped %s: %s\n", shown(s.Path), shown(s.Reason))
+	}
+	for _, path := range c.Unstable {
+		fmt.Fprintf(w, "  kept changing: %s\n", shown(path))
+	}
+	if c.More > 0 {
+		fmt.Fprintf(w, "  and %d more\n", c.More)
+	}
+	if c.Redactions > 0 {
+		fmt.Fprintf(w, "  secrets redacted: %d\n", c.Redactions)
+	}
+	return nil
+}
+
+type tenantFlags struct {
+	User string `name:"tenant-user" placeholder:"ID" help:"Tenant: the user."`
+	Org  string `name:"tenant-org" placeholder:"ID" help:"Tenant: the organisation."`
+}
+
+func (t tenantFlags) domain() snapshot.Tenant { return snapshot.Tenant{UserID: t.User, OrgID: t.Org} }
+
+type saveCmd struct {
+	Thread  snapshot.ThreadID     `arg:"" help:"Thread to save."`
+	RunID   snapshot.RunID        `name:"run" default:"cli" help:"Run that the checkpoint belongs to (default: cli)."`
+	Label   string                `help:"Label; the checkpoint is then a named one."`
+	Sandbox string                `placeholder:"NAME" help:"Sandbox definition."`
+	Key     snapshot.InstanceKey  `env:"SANDBOX_INSTANCE_KEY" help:"Instance key, instead of the computed one."`
+	ID      snapshot.CheckpointID `name:"id" help:"Id of the checkpoint; saving it again is no second save."`
+	Adapter string                `help:"Adapter name for the provider."`
+	Wait    time.Duration         `help:"How long to wait for another writer."`
+	tenantFlags
+}
+
+func (c *saveCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
+	return one(ctx, std, top, "snapshot.save", snapshot.SaveRequest{
+		ThreadID: c.Thread, RunID: c.RunID, Label: c.Label, Sandbox: c.Sandbox, Tenant: c.domain(), AdapterName: c.Adapter,
+		InstanceKey: c.Key, CheckpointID: c.ID, WaitMs: c.Wait.Milliseconds(),
+	}, showCheckpoint)
+}
+
+type forkCmd struct {
+	Thread      snapshot.ThreadID     `arg:"" help:"Thread to copy from."`
+	Destination snapshot.ThreadID     `arg:"" help:"New thread."`
+	Checkpoint  snapshot.CheckpointID `placeholder:"ID" help:"Checkpoint to copy (default: the head)."`
+	ID          snapshot.CheckpointID `name:"id" help:"Id of the new thread's root."`
+	Wait        time.Duration         `help:"How long to wait for another writer."`
+}
+
+func (c *forkCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
+	return one(ctx, std, top, "fork", snapshot.ForkRequest{
+		ThreadID: c.Thread, CheckpointID: c.Checkpoint, DestinationThreadID: c.Destination,
+		DestinationCheckpointID: c.ID, WaitMs: c.Wait.Milliseconds(),
+	}, showCheckpoint)
+}
+
+type restoreCmd struct {
+	Thread     snapshot.ThreadID     `arg:"" help:"Thread to restore."`
+	Path       string                `arg:"" help:"New or empty directory below the node's root."`
+	Checkpoint snapshot.CheckpointID `placeholder:"ID" help:"Checkpoint to restore (default: the head)."`
+	Into       string                `default:"restore" enum:"restore,sandbox" help:"Root to write into: ${enum}; sandbox also attaches it to the thread."`
+	Node       snapshot.NodeName     `env:"SANDBOX_TARGET_NODE" placeholder:"NAME" help:"Node to restore on (default: the one that answers)."`
+}
+
+func (c *restoreCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
+	request := snapshot.RestoreRequest{ThreadID: c.Thread, CheckpointID: c.Checkpoint, Path: c.Path, Into: c.Into, Node: c.Node}
+	return one(ctx, std, top, "restore", request, func(w io.Writer, r snapshot.RestoreReply) error {
+		_, err := fmt.Fprintf(w, "%s\n  into %s on node %s, %s files, %s\n", shown(string(r.CheckpointID)), shown(r.Path),
+			shown(string(r.Node)), humanize.Comma(r.Files), size(r.Bytes))
+		return err
+	})
+}
+
+type headCmd struct {
+	Thread snapshot.ThreadID `arg:"" help:"Thread to look at."`
+}
+
+func (c *headCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
+	type reply struct{ CheckpointID *snapshot.CheckpointID }
+	return one(ctx, std, top, "checkpoint.head", snapshot.ThreadRequest{ThreadID: c.Thread}, func(w io.Writer, r reply) error {
+		if r.CheckpointID == nil {
+			return snapshot.Errorf(snapshot.CheckpointNotFound, "thread %q has no checkpoint; save it first", c.Thread)
+		}
+		_, err := fmt.Fprintln(w, shown(string(*r.CheckpointID)))
+		return err
+	})
+}
+
+func size(n int64) string { return humanize.Bytes(uint64(max(n, 0))) }

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"sandkeep/internal/agent"
+	"sandkeep/internal/bus"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func clean(t *testing.T) {
+	for _, pair := range os.Environ() {
+		if name, value, _ := strings.Cut(pair, "="); strings.HasPrefix(name, "SANDBOX_") || strings.HasPrefix(name, "NATS_") {
+			t.Setenv(name, value) // restored at the end
+			os.Unsetenv(name)
+		}
+	}
+}
+
+func program() agent.Program {
+	return agent.Program{Name: "nats-embedded", Description: description, CLI: &cli{}}
+}
+
+// start runs the program until it is ready. stop ends it as a signal does and
+// returns its exit code.
+func start(t *testing.T, args ...string) (ready map[string]any, stop func() int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	read, write := io.Pipe()
+	done := make(chan int, 1)
+	go func() {
+		code := program().Run(ctx, agent.IO{Out: io.Discard, Err: write}, args)
+		write.Close()
+		done <- code
+	}()
+	lines, text := bufio.NewScanner(read), ""
+	for ready["message"] != "ready" {
+		if !lines.Scan() {
+			t.Fatalf("it ended with %d before it was ready: %s", <-done, text)
+		}
+		text += lines.Text() + "\n"
+		ready = nil
+		_ = json.Unmarshal(lines.Bytes(), &ready) // other lines are of no interest
+	}
+	rest := make(chan struct{})
+	go func() { defer close(rest); _, _ = io.Copy(io.Discard, read) }()
+	return ready, func() int {
+		cancel()
+		<-rest
+		return <-done
+	}
+}
+
+func arguments(dir string, more ...string) []string {
+	return append([]string{"--store-dir", filepath.Join(dir, "store"), "--state-dir", filepath.Join(dir, "state"), "--allow-temp-store",
+		"--listen", "127.0.0.1:0", "--sync", "interval", "--node", "n1", "--log-format", "json"}, more...)
+}
+
+func TestRun(t *testing.T) {
+	clean(t)
+	dir := t.TempDir()
+	for _, more := range [][]string{nil, {"--no-agent"}, {"--auth", "none"}} { // one after the other on the same store
+		ready, stop := start(t, arguments(dir, more...)...)
+		url, _ := ready["url"].(string)
+		link, err := agent.Dial(agent.Common{StateDir: filepath.Join(dir, "state")}, bus.ConnectOptions{Server: url, NoContext: true})
+		if err != nil {
+			t.Fatalf("connect to %q: %v", url, err)
+		}
+		client := bus.NewClient(link.Conn, bus.ClientOptions{})
+		err = client.Call(t.Context(), "checkpoint.head", map[string]any{"threadId": "t"}, nil)
+		if answers := err == nil; answers == (len(more) > 0 && more[0] == "--no-agent") {
+			t.Errorf("%q: the worker answers: %t, %v", more, answers, err)
+		}
+		link.Conn.Close()
+		if code := stop(); code != agent.ExitDone {
+			t.Errorf("%q: exit code %d after a signal", more, code)
+		}
+	}
+}
+
+func TestRun_SecondServer(t *testing.T) {
+	clean(t)
+	dir := t.TempDir()
+	_, stop := start(t, arguments(dir)...)
+	defer stop()
+	var log strings.Builder
+	code := program().Run(t.Context(), agent.IO{Out: io.Discard, Err: &log}, arguments(dir))
+	if code != agent.ExitError || !strings.Contains(log.String(), "in use by process") {
+		t.Errorf("exit code %d, %s", code, log.String())
+	}
+}
+
+func TestRun_Refusals(t *testing.T) {
+	clean(t)
+	dir := t.TempDir()
+	config := filepath.Join(dir, "users.conf")
+	if err := os.WriteFile(config, []byte(`listen: "127.0.0.1:-1"
+accounts { A { jetstream: enabled, users: [ {user: u, password: p} ] } }`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name, want string
+		code       int
+		args       []string
+	}{
+		{"no store", "--store-dir", agent.ExitUsage, nil},
+		{"temp store", "--allow-temp-store", agent.ExitError, []string{"--store-dir", filepath.Join(dir, "a"), "--state-dir", filepath.Join(dir, "b")}},
+		{"bad flags", "--replicas", agent.ExitUsage, arguments(dir, "--replicas", "9")},
+		{"bad address", "listen address", agent.ExitError, arguments(dir, "--listen", "nowhere")},
+		{"absent definitions", "read sandbox definitions", agent.ExitUsage, arguments(dir, "--config", filepath.Join(dir, "absent"))},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var log strings.Builder
+			code := program().Run(t.Context(), agent.IO{Out: io.Discard, Err: &log}, tc.args)
+			if code != tc.code || !strings.Contains(log.String(), tc.want) {
+				t.Errorf("exit code %d, want %d with %q:\n%s", code, tc.code, tc.want, log.String())
+			}
+		})
+	}
+	ready, stop := start(t, "--store-dir", filepath.Join(dir, "s"), "--state-dir", filepath.Join(dir, "t"), "--allow-temp-store",
+		"--server-config", config, "--user", "u", "--password", "p")
+	if code := stop(); code != agent.ExitDone {
+		t.Errorf("with a server configuration: exit code %d, %v", code, ready)
+	}
+}

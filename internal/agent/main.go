@@ -1,0 +1,100 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// Version is the program's version, set by the linker from the tag.
+var Version = "0.0.0-dev"
+
+// IO is where a program reads and writes: data on stdout, logs and advice on
+// stderr.
+type IO struct {
+	In  io.Reader
+	Out io.Writer
+	Err io.Writer
+}
+
+// Program is what a command line is parsed into: CLI is a kong structure whose
+// Run methods take a context.Context and an IO.
+type Program struct {
+	Name        string
+	Description string
+	CLI         any
+}
+
+// Main runs the program and ends the process. The first SIGINT or SIGTERM ends
+// the context, the second one the process.
+func (p Program) Main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// From the first signal on, the default action is back in place.
+	context.AfterFunc(ctx, stop)
+	os.Exit(p.Run(ctx, IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, os.Args[1:]))
+}
+
+// Run runs the program and returns its exit code.
+func (p Program) Run(ctx context.Context, std IO, args []string) int {
+	parser, err := p.parser(std)
+	if err != nil {
+		fmt.Fprintf(std.Err, "%s: %v\n", p.Name, err)
+		return ExitError
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintf(std.Err, "%s: %v\n%s --help shows what can be given.\n", p.Name, err, p.Name)
+		return ExitUsage
+	}
+	parsed.BindTo(ctx, (*context.Context)(nil))
+	parsed.Bind(std)
+	err = parsed.Run()
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err = ErrInterrupted
+	}
+	if err != nil {
+		fmt.Fprintf(std.Err, "%s: %s\n", p.Name, Sentence(err))
+	}
+	return ExitCode(err)
+}
+
+// parser gives every flag its SANDBOX_… variable. A host name or a home that
+// the machine doesn't know is only missed by the commands that need it.
+func (p Program) parser(std IO) (*kong.Kong, error) {
+	node, _ := os.Hostname()
+	return kong.New(p.CLI, kong.Name(p.Name), kong.Description(p.Description), kong.DefaultEnvars("SANDBOX"),
+		kong.Writers(std.Out, std.Err), kong.Vars{"node": node, "state_dir": defaultStateDir(), "version": Version},
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.PostBuild(requestTimeout))
+}
+
+// requestTimeout makes --timeout that of a whole request. NATS_TIMEOUT is not
+// asked: it is set for short answers, and a save takes its time.
+func requestTimeout(k *kong.Kong) error {
+	for _, f := range k.Model.Flags {
+		if f.Name == "timeout" {
+			f.Default, f.Help = "5m", "How long a request may take (default: 5m)."
+			f.Envs = []string{"SANDBOX_TIMEOUT"}
+			f.Tag.Envs = f.Envs
+		}
+	}
+	return nil
+}
+
+// defaultStateDir follows the XDG rules: a relative XDG_STATE_HOME is ignored.
+func defaultStateDir() string {
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "sandkeep")
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(home, ".local", "state", "sandkeep")
+}

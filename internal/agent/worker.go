@@ -1,0 +1,160 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/oklog/ulid/v2"
+	"github.com/rs/zerolog"
+
+	"sandkeep/internal/bus"
+	"sandkeep/internal/kvstore"
+	"sandkeep/internal/objstore"
+	"sandkeep/internal/sandbox"
+	"sandkeep/internal/snapshot"
+	"sandkeep/internal/workspace"
+)
+
+// Setup is a worker before it has a connection: its flags are checked, its
+// definitions loaded, its secrets known to its log.
+type Setup struct {
+	Log      zerolog.Logger
+	common   Common
+	flags    Worker
+	state    stateDir
+	config   *sandbox.Config
+	redactor *workspace.Redactor
+}
+
+// NewSetup checks all flags at once. The log goes to w.
+func NewSetup(c Common, f Worker, w io.Writer) (*Setup, error) {
+	config, err := f.definitions()
+	if err := usage(c.check(), f.check(), err); err != nil {
+		return nil, err
+	}
+	state, err := openStateDir(c.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	if f.SandboxRoot, err = root(f.SandboxRoot, state.file("sandboxes")); err != nil {
+		return nil, err
+	}
+	if f.RestoreRoot, err = root(f.RestoreRoot, state.file("restored")); err != nil {
+		return nil, err
+	}
+	redactor, err := workspace.NewRedactor(config.Secrets())
+	if err != nil {
+		return nil, fmt.Errorf("take secrets: %w", err)
+	}
+	return &Setup{Log: c.Logger(w, redactor), common: c, flags: f, state: state, config: config, redactor: redactor}, nil
+}
+
+// root makes a root directory, the default one if none is given.
+func root(dir, byDefault string) (string, error) {
+	dir, err := filepath.Abs(cmp.Or(dir, byDefault))
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		return "", fmt.Errorf("make root directory: %w", err)
+	}
+	return dir, nil
+}
+
+func (w Worker) definitions() (*sandbox.Config, error) {
+	config := sandbox.Default()
+	if w.Config != "" {
+		var err error
+		if config, err = sandbox.Load(w.Config); err != nil {
+			return nil, err
+		}
+	}
+	return config, config.AddPolicy(w.domain())
+}
+
+// Start opens the store and answers requests from then on. Directories in
+// forbidden are never captured. Ending ctx ends the opening only: stop the worker.
+func (s *Setup) Start(ctx context.Context, l Link, forbidden ...string) (*bus.Worker, error) {
+	node := snapshot.NodeName(s.flags.Node)
+	state, err := kvstore.Open(ctx, l.JS, kvstore.Options{Store: s.common.Store, Node: node, LeaseTTL: s.flags.Lease})
+	if err != nil {
+		return nil, fmt.Errorf("open state: %w", err)
+	}
+	if err := s.state.checkStore(s.common.Store, state.StoreID()); err != nil {
+		return nil, err
+	}
+	objects, err := objstore.Open(ctx, l.JS, objstore.Options{Store: s.common.Store})
+	if err != nil {
+		return nil, fmt.Errorf("open objects: %w", err)
+	}
+	trees, err := workspace.New(workspace.Options{SandboxRoot: s.flags.SandboxRoot, RestoreRoot: s.flags.RestoreRoot,
+		StateDir: string(s.state), Forbidden: forbidden, Redactor: s.redactor})
+	if err != nil {
+		return nil, err
+	}
+	sandboxes, err := sandbox.New(s.config, node, s.flags.SandboxRoot)
+	if err != nil {
+		return nil, err
+	}
+	service := snapshot.New(snapshot.Options{
+		Checkpoints: state, Leases: state, Instances: state, Artifacts: state, Objects: objects, Workspaces: trees,
+		Sandboxes: sandboxes, Redactor: s.redactor, Node: node, Now: time.Now, NewID: func() string { return ulid.Make().String() },
+	})
+	return bus.Serve(context.WithoutCancel(ctx), l.Conn, bus.Options{Service: service, Redactor: s.redactor, Transfer: objects, Node: node,
+		Prefix: s.common.Prefix, Version: Version, Log: s.Log})
+}
+
+// Serve answers requests until ctx ends, then takes no new ones, finishes those
+// that it has within --drain and closes the connection.
+func (s *Setup) Serve(ctx context.Context, l Link, forbidden ...string) error {
+	closed := l.Conn.StatusChanged(nats.CLOSED)
+	worker, err := s.Start(ctx, l, forbidden...)
+	if err != nil && ctx.Err() != nil {
+		return nil // a signal came first
+	}
+	if err != nil {
+		return err
+	}
+	s.Log.Info().Str("url", l.URL).Str("node", s.flags.Node).Str("version", Version).Msg("ready")
+	select {
+	case <-closed:
+		err = snapshot.Errorf(snapshot.StoreUnavailable, "the NATS server closed the connection; check the credentials").Because(l.Conn.LastError())
+	case <-ctx.Done():
+		s.Log.Info().Dur("drain", s.flags.Drain).Msg("stopping")
+	}
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.flags.Drain)
+	defer cancel()
+	if e := worker.Stop(limit); e != nil {
+		s.Log.Warn().Err(e).Msg("requests given up")
+	}
+	return errors.Join(err, Drain(l.Conn))
+}
+
+// drainTime bounds the delivery of replies that are already sent.
+const drainTime = 5 * time.Second
+
+// Drain sends what is buffered and closes the connection.
+func Drain(nc *nats.Conn) error {
+	if nc.IsClosed() {
+		return nil
+	}
+	nc.SetDisconnectErrHandler(nil) // this one is meant
+	closed := nc.StatusChanged(nats.CLOSED)
+	if err := nc.Drain(); err != nil {
+		nc.Close()
+		return fmt.Errorf("drain connection: %w", err)
+	}
+	select {
+	case <-closed:
+	case <-time.After(drainTime):
+		nc.Close()
+	}
+	return nil
+}
