@@ -302,7 +302,9 @@ func (g slowUploads) OpenUpload(ctx context.Context, _ string) (io.ReadCloser, i
 	return io.NopCloser(strings.NewReader(`{"threadId":"t"}`)), 16, nil
 }
 
-func (slowUploads) PutReply(context.Context, []byte) (string, error) { return "", errors.New("no reply is large") }
+func (slowUploads) PutReply(context.Context, []byte) (string, error) {
+	return "", errors.New("no reply is large")
+}
 
 // Requests that travel as objects are large: few are in memory at once, however
 // many reads may run.

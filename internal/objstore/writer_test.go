@@ -109,7 +109,6 @@ func chunkSeqs(t testing.TB, js jetstream.JetStream, b blob) []uint64 {
 	return seqs
 }
 
-func isChunk(msg *nats.Msg) bool { return strings.Contains(msg.Subject, ".C.") }
 func isWrite(msg *nats.Msg) bool { return strings.HasPrefix(msg.Subject, "$O.") }
 
 func TestPut_OrdinaryClientReads(t *testing.T) {

@@ -129,7 +129,6 @@ func TestConfig_HidesSecrets(t *testing.T) {
 		Shown  any
 		hidden *sandbox.Config
 		deep   sandbox.Config
-		secret sandbox.Secret
 	}
 	r := registry(t, cfg)
 	for _, v := range []any{cfg, *cfg, r, *r, holder{Shown: cfg, hidden: cfg, deep: *cfg}, []any{cfg, *cfg}} {

@@ -31,16 +31,9 @@ func (t *Trees) Restore(ctx context.Context, root, path string, entries iter.Seq
 			dest.removeMade()
 		}
 	}()
-	if err := dest.makeParents(); err != nil {
-		return 0, 0, err
-	}
-	if err := dest.checkFree(); err != nil {
-		return 0, 0, err
-	}
-	removeStale(dest.parent())
-	stage, err := newStage(dest.parent())
+	stage, err := dest.prepare()
 	if err != nil {
-		return 0, 0, diskFault("make a staging directory for", path, err)
+		return 0, 0, err
 	}
 	defer stage.close()
 	defer func() {
@@ -104,6 +97,41 @@ func (d *destination) close() {
 	}
 }
 
+// maxPrepares bounds how often a restore begins anew.
+const maxPrepares = 10
+
+// prepare makes the parents and a stage in them. A failing restore beside this
+// one may take new parents away as long as nothing is in them; then it begins anew.
+func (d *destination) prepare() (s *stage, err error) {
+	for range maxPrepares {
+		s, err = d.makeStage()
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errReplaced) {
+			return s, err
+		}
+		d.removeMade()
+		for _, r := range d.roots[1:] {
+			_ = r.Close()
+		}
+		d.roots, d.made = d.roots[:1], 0
+	}
+	return nil, err
+}
+
+func (d *destination) makeStage() (*stage, error) {
+	if err := d.makeParents(); err != nil {
+		return nil, err
+	}
+	if err := d.checkFree(); err != nil {
+		return nil, err
+	}
+	removeStale(d.parent())
+	s, err := newStage(d.parent())
+	if err != nil {
+		return nil, diskFault("make a staging directory for", d.path, err)
+	}
+	return s, nil
+}
+
 // makeParents enters the directories above the destination and makes those that
 // are missing.
 func (d *destination) makeParents() error {
@@ -111,7 +139,7 @@ func (d *destination) makeParents() error {
 		sub, isNew, err := enterOrMake(d.parent(), part)
 		switch {
 		case errors.Is(err, errReplaced):
-			return snapshot.Errorf(snapshot.InvalidPath, "part %q of path %q is a file or symbolic link; give a path of directories", part, d.path)
+			return snapshot.Errorf(snapshot.InvalidPath, "part %q of path %q is a file or symbolic link; give a path of directories", part, d.path).Because(err)
 		case err != nil:
 			return diskFault("enter a parent of", d.path, err)
 		}
@@ -182,7 +210,7 @@ func chmodDir(dir *os.Root, mode os.FileMode) error {
 // removeMade takes the parents away that this restore made, unless others use them.
 func (d *destination) removeMade() {
 	for i := len(d.roots) - 1; i > 0 && i >= len(d.roots)-d.made; i-- {
-		if d.roots[i-1].Remove(d.parts[i-1]) != nil {
+		if err := d.roots[i-1].Remove(d.parts[i-1]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return
 		}
 	}

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -288,6 +290,32 @@ func TestRestore_TwoAtOnce(t *testing.T) {
 	}
 	if left := describe(t, b.options.RestoreRoot); done != 1 || len(left) != 5 {
 		t.Errorf("%d done, left %v", done, left)
+	}
+}
+
+// A failed restore takes its parents away, but not from under another.
+func TestRestore_SharedParents(t *testing.T) {
+	b := newBench(t)
+	b.write("f", "content")
+	tree, _ := b.capture(snapshot.Policy{})
+	broken := func(context.Context, snapshot.Entry) (io.ReadCloser, error) { return nil, errors.New("broken") }
+	for i := range 100 {
+		parents := fmt.Sprintf("p%d/q/", i)
+		var others sync.WaitGroup
+		for _, name := range []string{"x", "y"} {
+			others.Go(func() {
+				if _, _, err := b.Restore(t.Context(), "restore", parents+name, tree.all(), broken); err == nil {
+					t.Error("a broken restore succeeded")
+				}
+			})
+		}
+		if err := b.restore(parents+"good", tree); err != nil {
+			t.Fatal(err)
+		}
+		others.Wait()
+		if got := slices.Sorted(maps.Keys(describe(t, b.restored(parents)))); !slices.Equal(got, []string{"good", "good/f"}) {
+			t.Fatalf("there is %q", got)
+		}
 	}
 }
 
