@@ -167,7 +167,7 @@ func (a *appending) taken(found *snapshot.Record) error {
 		}
 		return destinationNotEmpty(a.rec, fmt.Sprintf("checkpoint id %q is in use", a.rec.ID))
 	}
-	if found.Thread == a.rec.Thread && found.Parent == a.rec.Parent {
+	if a.rec.Repeats(found) {
 		return errThere
 	}
 	err := snapshot.Errorf(snapshot.DuplicateID, "checkpoint id %q is in use; choose another one", a.rec.ID).With("checkpointId", a.rec.ID)

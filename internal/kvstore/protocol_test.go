@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,6 +67,23 @@ func TestAppend_LateCommitOfOverwrittenSlot(t *testing.T) {
 	}
 	if rec, err := s.Get(t.Context(), "dead"); rec != nil || err != nil {
 		t.Fatalf("the dead writer's record is %v, %v", rec, err)
+	}
+}
+
+// An acquire that is late, behind a later holder's, must not move the fence
+// back: it would evict that holder.
+func TestAcquire_BehindALaterHolder(t *testing.T) {
+	w := newWorld(t)
+	s := w.open(t, options())
+	var holder snapshot.Writer
+	slept := before("thread", 1, func() { w.free(t, "t"); holder = acquire(t, s, "t") })
+	_, err := w.open(t, options().Through(slept)).Acquire(t.Context(), "t", 0)
+	wantCode(t, err, snapshot.WriterConflict)
+	if err := appendOp("c1", "")(t.Context(), s, holder); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Renew(t.Context(), holder); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -185,6 +203,72 @@ func TestAppend_UnknownAfterTakeover(t *testing.T) {
 	}
 }
 
+// The request of a commit is lost, the thread is taken over, and its new holder
+// appends a record of the same id: that is not the own one.
+func TestAppend_UnknownAfterForeignAppendOfItsID(t *testing.T) {
+	w := newWorld(t)
+	s := w.open(t, options())
+	wr := acquire(t, s, "t")
+	f := &fault{kind: "thread", nth: 1, mode: mode{}, then: func() {
+		w.free(t, "t")
+		rec := snapshottest.Record("t", "c1", "")
+		rec.Nonce = "of another operation"
+		if err := s.Append(t.Context(), rec, "", acquire(t, s, "t")); err != nil {
+			t.Error(err)
+		}
+	}}
+	err := appendOp("c1", "")(t.Context(), w.open(t, options().Through(f.through)), wr)
+	if wantCode(t, err, snapshot.Timeout); isDefinite(err) {
+		t.Fatal(err)
+	}
+}
+
+// The commit landed without a reply, the thread was taken over, and the next
+// read is answered by a leader that was deposed: it shows the thread before a
+// touch, with the same head changes, which looks as if nothing had landed.
+func TestAppend_DeposedLeaderWhileUnresolved(t *testing.T) {
+	w := newWorld(t)
+	s := w.open(t, options())
+	wr := oneCheckpoint(true)(t, w, s)
+	stale := &oldReads{key: kvstore.ThreadKey("t")}
+	f := &fault{kind: "thread", nth: 2, mode: mode{send: true}, then: func() { // the touch is the first
+		w.free(t, "t")
+		acquire(t, s, "t")
+		stale.again = true
+	}}
+	through := func(next kvstore.Round) kvstore.Round { return stale.through(f.through(next)) }
+	if err := appendOp("c2", "c1")(t.Context(), w.open(t, options().Through(through)), wr); err != nil {
+		t.Fatal(err)
+	}
+	if got := chain(t, s, "t"); len(got) != 2 || stale.again {
+		t.Fatalf("chain is %v, an old reply was given: %v", got, !stale.again)
+	}
+}
+
+// oldReads answers one read of a key with the first reply that it got.
+type oldReads struct {
+	key   string
+	first *nats.Msg
+	again bool
+}
+
+func (o *oldReads) through(next kvstore.Round) kvstore.Round {
+	return func(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+		if keyOf(m) != "" || !strings.Contains(string(m.Data), "."+o.key+`"`) {
+			return next(ctx, m)
+		}
+		if o.again {
+			o.again = false
+			return o.first, nil
+		}
+		r, err := next(ctx, m)
+		if o.first == nil {
+			o.first = r
+		}
+		return r, err
+	}
+}
+
 // A caller that gives up while its commit is on the way still learns the truth.
 func TestAppend_CanceledInCommit(t *testing.T) {
 	for _, m := range []mode{{name: "applied", send: true}, {name: "not applied"}} {
@@ -242,6 +326,26 @@ func TestFork_UnknownAfterSave(t *testing.T) {
 	f.deliver(t, w)
 	if got := chain(t, s, "t"); len(got) != 0 {
 		t.Fatalf("chain is %v", got)
+	}
+}
+
+// The first write lands when it is sent again: the conversation is saved once,
+// and the operation can't tell whose save it was.
+func TestSaveConversation_LandsBeforeItIsRepeated(t *testing.T) {
+	w := newWorld(t)
+	s := w.open(t, options())
+	if _, err := s.SaveConversation(t.Context(), "t", snapshot.List{}, -1); err != nil {
+		t.Fatal(err)
+	}
+	f := &fault{kind: "thread", nth: 1, mode: mode{late: true}}
+	repeated := before("thread", 2, func() { f.deliver(t, w) })
+	through := func(next kvstore.Round) kvstore.Round { return repeated(f.through(next)) }
+	_, err := w.open(t, options().Through(through)).SaveConversation(t.Context(), "t", snapshot.List{Count: 1, Inline: []byte("x")}, -1)
+	if wantCode(t, err, snapshot.Timeout); isDefinite(err) {
+		t.Fatal(err)
+	}
+	if st, err := s.State(t.Context(), "t"); err != nil || st.Revision != 2 {
+		t.Fatalf("revision %d, %v; want one more than before", st.Revision, err)
 	}
 }
 

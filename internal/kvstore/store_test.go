@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"sandkeep/internal/kvstore"
@@ -249,6 +251,38 @@ func TestLock_Lost(t *testing.T) {
 		return nil
 	})
 	wantCode(t, err, snapshot.LockLost)
+}
+
+// A store that is away for a while in the middle of a renewal is no lost lock.
+func TestLock_RenewedAfterAnOutage(t *testing.T) {
+	w := newWorld(t)
+	var away atomic.Int64
+	through := func(next kvstore.Round) kvstore.Round {
+		return func(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+			if away.Load() > 0 && keyOf(m) == "" { // the reads of the renewals, one after the other
+				away.Add(-1)
+				return nil, nats.ErrNoResponders
+			}
+			return next(ctx, m)
+		}
+	}
+	o := options().Short(3*time.Second).Impatient(time.Second, 20*time.Millisecond, 10*time.Second, time.Second)
+	err := w.open(t, o.Through(through)).Lock(t.Context(), "l", 0, func(ctx context.Context) error {
+		before, err := w.kv(t).Get(ctx, kvstore.LockKey("l"))
+		if err != nil {
+			return err
+		}
+		away.Store(30) // longer than the patience of one read
+		for {
+			now, err := w.kv(t).Get(ctx, kvstore.LockKey("l"))
+			if err != nil || now.Revision() > before.Revision() {
+				return err
+			}
+		}
+	})
+	if err != nil || away.Load() > 0 {
+		t.Fatalf("%v, %d requests still to be lost", err, away.Load())
+	}
 }
 
 // Waiters do not depend on their watch.

@@ -47,22 +47,22 @@ func (x *index) add(d snapshot.Digest, size int64, spans []span) {
 
 // addParent makes the contents of a manifest known. One that can't be read is
 // no parent: the tree is stored anew, and so healed.
-func (x *index) addParent(ctx context.Context, s *Store, parent snapshot.List) error {
+func (x *index) addParent(ctx context.Context, s *Store, parent snapshot.List) (whole bool, err error) {
 	packs := map[snapshot.Digest]*packRef{}
 	for e, err := range s.Entries(ctx, parent, "", "") {
 		if unreadable(err) {
 			*x = *newIndex()
-			return nil
+			return false, nil
 		}
 		if err != nil {
-			return err
+			return false, err
 		}
 		if len(x.order) == maxKnown {
-			return nil
+			return true, nil
 		}
 		x.addEntry(s, e, packs)
 	}
-	return nil
+	return true, nil
 }
 
 func (x *index) addEntry(s *Store, e snapshot.Entry, packs map[snapshot.Digest]*packRef) {

@@ -103,6 +103,9 @@ func (s *Store) packObject(name snapshot.Digest, stored []byte) object {
 func (s *Store) loadPack(ctx context.Context, name snapshot.Digest) ([]byte, error) {
 	r, err := s.openObject(ctx, s.packs(), objectName(name))
 	if err != nil {
+		if unreadable(err) { // so that no save refers to it again
+			s.suspects.add(s.packs(), objectName(name))
+		}
 		return nil, err
 	}
 	defer r.Close()

@@ -89,6 +89,7 @@ type objectReader struct {
 
 	sub     *nats.Subscription // of the batch under way
 	pending int                // its chunks that are still to come
+	before  uint64             // sequence of its newest chunk, 0 before the first
 	link    uint64             // reconnects when it was asked for
 }
 
@@ -149,12 +150,16 @@ func (r *objectReader) fetch() ([]byte, error) {
 		if msg, err = r.receive(); err == nil {
 			switch msg.Header.Get("Status") {
 			case "":
-				return r.accept(msg)
+				if r.follows(msg) {
+					return r.accept(msg)
+				}
+				err = errors.New("a chunk on its way was lost")
 			case "204", "404": // the replica that answered has no more
 				r.drop()
 				return r.askLeader()
+			default:
+				err = fmt.Errorf("status %s %s", msg.Header.Get("Status"), msg.Header.Get("Description"))
 			}
-			err = fmt.Errorf("status %s %s", msg.Header.Get("Status"), msg.Header.Get("Description"))
 		}
 		if r.ctx.Err() != nil {
 			return nil, r.ctx.Err()
@@ -165,12 +170,18 @@ func (r *objectReader) fetch() ([]byte, error) {
 	return nil, settled(r.ctx, fmt.Errorf("%w: %w", errUnknown, err))
 }
 
+// follows reports whether a chunk comes right after the one before in its batch.
+func (r *objectReader) follows(msg *nats.Msg) bool {
+	said := msg.Header.Get(jetstream.LastSequenceHeader)
+	return said == "" || said == strconv.FormatUint(r.before, 10)
+}
+
 func (r *objectReader) accept(msg *nats.Msg) ([]byte, error) {
 	seq, err := strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64)
 	if err != nil || seq < r.from {
 		return nil, r.damaged("a chunk came without its place")
 	}
-	r.from = seq + 1
+	r.from, r.before = seq+1, seq
 	if r.pending--; r.pending == 0 {
 		r.drop()
 	}
@@ -208,7 +219,7 @@ func (r *objectReader) ask() error {
 	if err != nil {
 		return err
 	}
-	r.link = r.s.nc.Stats().Reconnects
+	r.link, r.before = r.s.nc.Stats().Reconnects, 0
 	inbox := r.s.nc.NewInbox()
 	if r.sub, err = r.s.nc.SubscribeSync(inbox); err != nil {
 		return err

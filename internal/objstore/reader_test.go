@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -181,5 +182,59 @@ func TestOpenFile_Parallel(t *testing.T) {
 	}
 	if n := loads(); n > len(names)+int(gaveUp.Load()) {
 		t.Errorf("%d loads of %d packs", n, len(names))
+	}
+}
+
+// TestRead_LostMessage loses one message out of the middle of a batch, as a
+// route between servers does when it breaks: the bytes are whole in the store,
+// so the read must not call them damaged.
+func TestRead_LostMessage(t *testing.T) {
+	for _, nth := range []int{1, 3, 8} {
+		t.Run(fmt.Sprint(nth), func(t *testing.T) {
+			srv := startServer(t)
+			js := connect(t, srv)
+			if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box"}); err != nil {
+				t.Fatal(err)
+			}
+			b := newBlob(40, 8*objstore.ChunkSize)
+			b.mustPut(t, open(t, js), b.size())
+			lose(t, connect(t, srv).Conn(), "lossy", nth)
+			lossy, err := jetstream.NewWithAPIPrefix(js.Conn(), "lossy")
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.mustRead(t, open(t, lossy))
+		})
+	}
+}
+
+// lose relays the requests below prefix to the server's API and drops the nth
+// message of the first batch.
+func lose(t *testing.T, nc *nats.Conn, prefix string, nth int) {
+	t.Helper()
+	lost := false
+	_, err := nc.Subscribe(prefix+".>", func(m *nats.Msg) {
+		to := "$JS.API" + strings.TrimPrefix(m.Subject, prefix)
+		if lost || !strings.Contains(to, ".DIRECT.GET.") {
+			_ = nc.PublishRequest(to, m.Reply, m.Data)
+			return
+		}
+		lost = true
+		inbox, n := nc.NewInbox(), 0
+		_, err := nc.Subscribe(inbox, func(part *nats.Msg) {
+			if n++; n != nth {
+				_ = nc.PublishMsg(&nats.Msg{Subject: m.Reply, Header: part.Header, Data: part.Data})
+			}
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		_ = nc.PublishRequest(to, inbox, m.Data)
+	})
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -57,8 +57,12 @@ var errFinished = errors.New("the tree is finished or aborted")
 // holds for the uploads until Finish or Abort, one of which must be called.
 func (s *Store) NewTree(ctx context.Context, parent snapshot.List) (snapshot.TreeWriter, error) {
 	known := newIndex()
-	if err := known.addParent(ctx, s, parent); err != nil {
+	whole, err := known.addParent(ctx, s, parent)
+	if err != nil {
 		return nil, fmt.Errorf("read parent manifest: %w", err)
+	}
+	if !whole { // the pages after the broken one may be broken too
+		parent = snapshot.List{}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	pages, err := s.newListWriter(ctx, parent)

@@ -508,3 +508,82 @@ func BenchmarkTree(b *testing.B) {
 		}
 	})
 }
+
+// TestTree_HealedWithoutInfos loses the infos of packs, then the whole packs of
+// both kinds: a save with the broken parent must not refer to what is gone.
+func TestTree_HealedWithoutInfos(t *testing.T) {
+	for name, lost := range map[string]string{"infos": ".M.>", "all": ".>"} {
+		t.Run(name, func(t *testing.T) {
+			s, js := newStore(t)
+			files := manyFiles(400, 400_000)
+			list, _ := snapshottest.WriteTree(t, s, snapshot.List{}, files)
+			if len(list.Pages) < 2 {
+				t.Fatalf("the manifest has %d pages", len(list.Pages))
+			}
+			if err := stream(t, js, packs).Purge(t.Context(), jetstream.WithPurgeSubject("$O."+packs+lost)); err != nil {
+				t.Fatal(err)
+			}
+			s.ForgetCache()
+			again, _ := snapshottest.WriteTree(t, s, list, files)
+			s.ForgetCache()
+			checkTree(t, s, again, files)
+		})
+	}
+}
+
+// TestTree_HealedFilePack loses the info of a file pack only, which a read
+// finds: the next save stores its contents anew.
+func TestTree_HealedFilePack(t *testing.T) {
+	s, js := newStore(t)
+	files := map[string][]byte{"a": snapshottest.RandomBytes(1, 100_000), "b": []byte("b")}
+	list, _ := snapshottest.WriteTree(t, s, snapshot.List{}, files)
+	a := entryOf(t, s, list, "a")
+	obs, err := js.ObjectStore(t.Context(), packs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := obs.Delete(t.Context(), "sha256/"+a.Pieces[0].Pack.String()); err != nil {
+		t.Fatal(err)
+	}
+	s.ForgetCache()
+	if _, err := s.ReadPage(t.Context(), a.Pieces[0]); !errors.Is(err, snapshot.MissingBlob) {
+		t.Fatalf("read of a deleted pack: %v", err)
+	}
+	again, _ := snapshottest.WriteTree(t, s, list, files)
+	s.ForgetCache()
+	checkTree(t, s, again, files)
+}
+
+// TestTree_SeveralBrokenPagePacks breaks the manifest in two packs. Reading the
+// parent stops at the first one: the pages in the second are no more to be
+// trusted than those in the first.
+func TestTree_SeveralBrokenPagePacks(t *testing.T) {
+	s, js := newStore(t)
+	files := manyFiles(400, 400_000)
+	for p := range files { // without contents, equal pages come out again
+		files[p] = nil
+	}
+	before, _ := snapshottest.WriteTree(t, s, snapshot.List{}, files)
+	files["zzz"] = nil // the last page is another one, in a pack of its own
+	list, _ := snapshottest.WriteTree(t, s, before, files)
+	broken := map[snapshot.Digest]bool{}
+	for _, p := range list.Pages {
+		broken[p.Pack] = true
+	}
+	if len(broken) < 2 || list.Level > 0 {
+		t.Fatalf("the manifest is in %d packs, of level %d", len(broken), list.Level)
+	}
+	obs, err := js.ObjectStore(t.Context(), packs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pack := range broken {
+		if err := obs.Delete(t.Context(), "sha256/"+pack.String()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.ForgetCache()
+	again, _ := snapshottest.WriteTree(t, s, list, files)
+	s.ForgetCache()
+	checkTree(t, s, again, files)
+}

@@ -45,7 +45,8 @@ type upload struct {
 	last    uint64
 	count   int
 	adopted bool
-	named   bool // its info was sent, perhaps without a reply
+	named   bool   // its info was sent, perhaps without a reply
+	judged  uint64 // sequence of the info that the last look found not to be good
 }
 
 // put stores an object unless it is there. When it returns without an error,
@@ -86,13 +87,18 @@ func (s *Store) upload(ctx context.Context, o object) (stored bool, err error) {
 	}
 }
 
-// present asks the leader whether the object is whole: its info, and the
-// number of its chunks. The bytes of a suspect are read as well.
+// present asks the leader whether the object is whole.
 func (s *Store) present(ctx context.Context, o object) (bool, error) {
 	info, _, err := s.info(ctx, o.bucket, o.name)
 	if err != nil || info == nil {
 		return false, err
 	}
+	return s.whole(ctx, o, info)
+}
+
+// whole asks for the number of the chunks that an info names. The bytes of a
+// suspect are read as well.
+func (s *Store) whole(ctx context.Context, o object, info *jetstream.ObjectInfo) (bool, error) {
 	if o.exact && (info.Size != uint64(o.size) || info.Digest != infoDigest(o.digest)) {
 		return false, nil
 	}
@@ -117,10 +123,16 @@ func (s *Store) present(ctx context.Context, o object) (bool, error) {
 // writer of the same content makes progress it waits, since that is ours too.
 func (u *upload) look(ctx context.Context, others bool) (there bool, err error) {
 	for wait := firstWait; ; wait = min(2*wait, lastWait) {
-		there, err := u.present(ctx, u.object)
-		if err != nil || there {
-			return there, err
+		info, judged, err := u.info(ctx, u.bucket, u.name)
+		if err != nil {
+			return false, err
 		}
+		if info != nil {
+			if there, err := u.whole(ctx, u.object, info); err != nil || there {
+				return there, err
+			}
+		}
+		u.judged = judged
 		msg, err := u.api.last(ctx, u.bucket, u.chunkSubject())
 		if err != nil {
 			return false, err
@@ -245,21 +257,18 @@ func (u *upload) sendInfo(ctx context.Context) error {
 
 // clear frees the chunk subject if it still ends as this upload knows it: an
 // empty message closes it to every other writer, then the info decides. broken
-// says that an info which stands now may go on naming these chunks.
+// says that the info which was judged may go on naming these chunks; a later
+// one is that of a writer who was told that they are whole.
 func (u *upload) clear(ctx context.Context, broken bool) error {
-	_, before, err := u.info(ctx, u.bucket, u.name)
-	if err != nil {
-		return err
-	}
 	closed := upload{Store: u.Store, object: u.object, last: u.last}
 	if err := closed.sendChunk(ctx, nil); err != nil {
 		return err
 	}
-	info, after, err := u.info(ctx, u.bucket, u.name)
+	info, seq, err := u.info(ctx, u.bucket, u.name)
 	if err != nil {
 		return err
 	}
-	if info != nil && info.NUID == u.nuid && !(broken && before == after) {
+	if info != nil && info.NUID == u.nuid && !(broken && seq == u.judged) {
 		return errors.Join(errMoved, u.remove(ctx, u.bucket, closed.last))
 	}
 	if err := u.purge(ctx, u.bucket, u.chunkSubject(), closed.last+1); err != nil {

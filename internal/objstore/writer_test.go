@@ -465,6 +465,52 @@ func TestPut_SourceFails(t *testing.T) {
 	b.mustPut(t, s, b.size())
 }
 
+// TestPut_OtherBytes gives other bytes of the same number than the digest says.
+func TestPut_OtherBytes(t *testing.T) {
+	s, js := newStore(t)
+	b, other := newBlob(18, 2*objstore.ChunkSize), newBlob(19, 2*objstore.ChunkSize)
+	_, err := s.PutArtifact(t.Context(), b.digest, b.size(), func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(other.data)), nil
+	})
+	if !errors.Is(err, snapshot.InvalidBlob) {
+		t.Fatalf("put: %v", err)
+	}
+	if err := b.read(t.Context(), s); !errors.Is(err, snapshot.MissingBlob) {
+		t.Errorf("read after a refused put: %v", err)
+	}
+	if n := streamBytes(t, js, artifacts); n != 0 {
+		t.Errorf("%d bytes stay of a refused put", n)
+	}
+	b.mustPut(t, s, b.size())
+	b.mustReadPlain(t, js)
+}
+
+func TestRead_OtherSize(t *testing.T) {
+	s, _ := newStore(t)
+	b := newBlob(20, 100)
+	b.mustPut(t, s, b.size())
+	for _, size := range []int64{99, 101, 0} {
+		r, err := s.OpenArtifact(t.Context(), b.digest, size)
+		if err == nil {
+			_, err = io.ReadAll(r)
+		}
+		if !errors.Is(err, snapshot.InvalidBlob) {
+			t.Errorf("size %d: %v", size, err)
+		}
+	}
+	b.mustRead(t, s)
+}
+
+// TestPut_ChunksGone heals an object that this process has never read.
+func TestPut_ChunksGone(t *testing.T) {
+	s, js := newStore(t)
+	b := newBlob(21, 3*objstore.ChunkSize)
+	b.mustPut(t, s, b.size())
+	deleteChunk(t, js, b, 1)
+	b.mustPut(t, s, b.size())
+	b.mustReadPlain(t, js)
+}
+
 type brokenReader struct{ err error }
 
 func (r brokenReader) Read([]byte) (int, error) { return 0, r.err }

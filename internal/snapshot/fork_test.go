@@ -81,6 +81,8 @@ func TestFork_Refusals(t *testing.T) {
 		}, snapshot.ForkRequest{ThreadID: "t", DestinationThreadID: "f"}, snapshot.ForkDestinationNotEmpty},
 		{"destination has artifacts", func(t *testing.T, w *world) { putArtifact(t, w, "f", "a", "x") },
 			snapshot.ForkRequest{ThreadID: "t", DestinationThreadID: "f"}, snapshot.ForkDestinationNotEmpty},
+		{"secret in the destination", nil, snapshot.ForkRequest{ThreadID: "t", DestinationThreadID: secret}, snapshot.InvalidID},
+		{"secret in the id", nil, snapshot.ForkRequest{ThreadID: "t", DestinationThreadID: "f", DestinationCheckpointID: secret}, snapshot.InvalidID},
 		{"id in use", nil, snapshot.ForkRequest{ThreadID: "t", DestinationThreadID: "f", DestinationCheckpointID: "c2"}, snapshot.ForkDestinationNotEmpty},
 		{"destination held", func(t *testing.T, w *world) {
 			if _, err := w.mem.Acquire(t.Context(), "f", 0); err != nil {
@@ -115,9 +117,16 @@ func TestFork_Retry(t *testing.T) {
 	if again, _, err := w.Fork(t.Context(), req); err != nil || wire(t, again) != wire(t, first) {
 		t.Errorf("retry: %+v, %v; want %+v", again, err, first)
 	}
-	req.CheckpointID = "c2"
-	if _, _, err := w.Fork(t.Context(), req); !errors.Is(err, snapshot.ForkDestinationNotEmpty) {
-		t.Errorf("same id, other source: %v, want %v", err, snapshot.ForkDestinationNotEmpty)
+	if _, _, err := w.Fork(t.Context(), snapshot.ForkRequest{ThreadID: "f", CheckpointID: "root", DestinationThreadID: "g"}); err != nil {
+		t.Fatal(err)
+	}
+	for what, other := range map[string]snapshot.ForkRequest{
+		"checkpoint": {ThreadID: "t", CheckpointID: "c2", DestinationThreadID: "f", DestinationCheckpointID: "root"},
+		"thread":     {ThreadID: "g", DestinationThreadID: "f", DestinationCheckpointID: "root"},
+	} {
+		if _, _, err := w.Fork(t.Context(), other); !errors.Is(err, snapshot.ForkDestinationNotEmpty) {
+			t.Errorf("same id, other source %s: %v, want %v", what, err, snapshot.ForkDestinationNotEmpty)
+		}
 	}
 }
 
@@ -136,5 +145,15 @@ func TestFork_DestinationOverlaysTheArtifactsOfItsRoot(t *testing.T) {
 	}
 	if list, _ := w.ListArtifacts(t.Context(), snapshot.ListArtifactsRequest{ThreadID: "t"}, 1<<20); len(list.Artifacts) != 1 || list.Artifacts[0].ID != "a" {
 		t.Errorf("artifacts of the source: %+v; want a alone", list)
+	}
+}
+
+// TestFork_EqualRequestAtWork finds the destination taken by an equal request.
+func TestFork_EqualRequestAtWork(t *testing.T) {
+	w := saved(t)
+	w.forked = snapshot.Errorf(snapshot.ForkDestinationNotEmpty, "an equal request was first")
+	cp, _, err := w.Fork(t.Context(), snapshot.ForkRequest{ThreadID: "t", DestinationThreadID: "f", DestinationCheckpointID: "root"})
+	if err != nil || cp.ID != "root" || cp.ThreadID != "f" {
+		t.Errorf("got %+v, %v; want the fork that is there", cp, err)
 	}
 }

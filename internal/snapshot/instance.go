@@ -84,11 +84,13 @@ func (s *Service) Attach(ctx context.Context, req AttachRequest) (*AttachReply, 
 	if err := s.Workspaces.CheckRoot(box.Dir); err != nil {
 		return nil, err
 	}
+	stored := false
 	err = s.lockSandbox(ctx, key, func(ctx context.Context) error {
 		_, err := s.Instances.PutInstance(ctx, rec, -1)
+		stored = err == nil
 		return err
 	})
-	if err != nil {
+	if !stored { // else it is attached, also if the lock was lost since
 		return nil, err
 	}
 	return &AttachReply{Key: key, Record: rec}, nil

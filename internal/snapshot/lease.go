@@ -30,12 +30,15 @@ type hold struct {
 	lost   error // set before done is closed
 }
 
-// holdLease starts the renewals of a lease that was asked for at sent.
-func (s *Service) holdLease(ctx context.Context, lease Lease, sent time.Time) (context.Context, *hold) {
+// holdLease starts the renewals of a lease that was just acquired, perhaps
+// after a wait: its end counts from when the last try was sent.
+func (s *Service) holdLease(ctx context.Context, lease Lease) (context.Context, *hold) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	interval := time.Duration(lease.RenewAfterMs) * time.Millisecond
 	h := &hold{leases: s.Leases, now: s.Now, lease: lease, ttl: 3 * interval, cancel: cancel, done: make(chan struct{})}
-	h.end = sent.Add(h.ttl - leaseMargin)
+	now := s.Now()
+	left := time.Duration(lease.ExpiresAt-Millis(now.UnixMilli())) * time.Millisecond
+	h.end = now.Add(min(left, h.ttl) - leaseMargin)
 	go func() {
 		defer close(h.done)
 		if h.lost = h.run(ctx, interval); h.lost != nil {

@@ -3,6 +3,7 @@ package snapshot_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -24,6 +25,8 @@ type world struct {
 	ws      *trees
 	boxes   *boxes
 	leases  *tracedLeases
+	upserts int   // changes of an instance record that come between
+	forked  error // of Fork, after its work was done
 
 	mu    sync.Mutex // guards trace
 	trace []string
@@ -76,12 +79,17 @@ func (c tracedCheckpoints) Append(ctx context.Context, rec *snapshot.Record, hea
 	return c.Checkpoints.Append(ctx, rec, head, wr)
 }
 
+func (c tracedCheckpoints) Fork(ctx context.Context, rec *snapshot.Record, wait time.Duration) error {
+	return errors.Join(c.w.forked, c.Checkpoints.Fork(ctx, rec, wait))
+}
+
 // tracedLeases lets a test decide what Renew and Release answer.
 type tracedLeases struct {
 	snapshot.Leases
 	w       *world
 	renew   func(n int) error
 	release error
+	lock    error // of Lock, after its work was done
 	renewed int
 }
 
@@ -102,8 +110,8 @@ func (l *tracedLeases) Renew(ctx context.Context, wr snapshot.Writer) (snapshot.
 
 func (l *tracedLeases) Release(ctx context.Context, wr snapshot.Writer) error {
 	l.w.note("release")
-	if l.release != nil {
-		return l.release
+	if err := errors.Join(l.release, ctx.Err()); err != nil {
+		return err
 	}
 	return l.Leases.Release(ctx, wr)
 }
@@ -111,7 +119,7 @@ func (l *tracedLeases) Release(ctx context.Context, wr snapshot.Writer) error {
 func (l *tracedLeases) Lock(ctx context.Context, name snapshot.LockName, wait time.Duration, fn func(context.Context) error) error {
 	l.w.note("lock %s", name)
 	defer l.w.note("unlock")
-	return l.Leases.Lock(ctx, name, wait, fn)
+	return errors.Join(l.Leases.Lock(ctx, name, wait, fn), l.lock)
 }
 
 type instances = snapshot.Instances // embedding it under its own name would hide its method
@@ -128,6 +136,12 @@ func (i tracedInstances) Instance(ctx context.Context, key snapshot.InstanceKey)
 
 func (i tracedInstances) PutInstance(ctx context.Context, rec snapshot.Instance, expected int64) (uint64, error) {
 	i.w.note("put instance")
+	if i.w.upserts > 0 {
+		i.w.upserts--
+		if _, err := i.instances.PutInstance(ctx, rec, -1); err != nil {
+			return 0, err
+		}
+	}
 	return i.instances.PutInstance(ctx, rec, expected)
 }
 

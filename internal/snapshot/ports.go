@@ -28,9 +28,9 @@ type Checkpoints interface {
 	// State reads the thread. A deleted thread reads as unknown.
 	State(ctx context.Context, thread ThreadID) (ThreadState, error)
 	// Append makes rec visible as the child of expectedHead ("" for none), all
-	// or nothing. A record of that id with the same parent in the same thread
-	// counts as done. Errors: WriterLost, DuplicateID, StaleHead,
-	// ThreadDeleted; Timeout with detail outcome=unknown if it can't be known.
+	// or nothing. A visible record of that id that rec Repeats counts as done.
+	// Errors: WriterLost, DuplicateID, StaleHead, ThreadDeleted; Timeout with
+	// detail outcome=unknown if it can't be known.
 	Append(ctx context.Context, rec *Record, expectedHead CheckpointID, w Writer) error
 	// Fork makes rec the root of an empty thread and rec.Conversation that
 	// thread's conversation, in one commit. It takes and releases the thread's

@@ -1,8 +1,11 @@
 package snapshot_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -97,6 +100,9 @@ func TestPagesAddUp(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if b, err := r.AppendJSON(nil); err != nil || len(r.Checkpoints) > 1 && int64(len(b)) > tc.maxBytes+100 {
+				t.Errorf("%+v: a page of %d checkpoints has %d bytes, %v", tc, len(r.Checkpoints), len(b), err)
+			}
 			for _, cp := range r.Checkpoints {
 				ids = append(ids, string(cp.ID))
 			}
@@ -157,6 +163,121 @@ func TestRestore(t *testing.T) {
 	} {
 		if _, err := w.Restore(t.Context(), tc.req); !errors.Is(err, tc.want) {
 			t.Errorf("%+v: got %v, want %v", tc.req, err, tc.want)
+		}
+	}
+}
+
+// TestRestore_NotAttached can't attach what it has restored: nothing stays.
+func TestRestore_NotAttached(t *testing.T) {
+	w := saved(t)
+	w.boxes.err = snapshot.Errorf(snapshot.MissingReusableSandbox, "gone")
+	_, err := w.Restore(t.Context(), snapshot.RestoreRequest{ThreadID: "t", Path: "y", Into: "sandbox"})
+	if !errors.Is(err, snapshot.MissingReusableSandbox) || w.ws.restored != nil {
+		t.Errorf("got %v, files %v", err, w.ws.restored)
+	}
+}
+
+// TestAttach_LostLock stored the record, so it is attached, whatever became of
+// the lock: a restore must not remove the directory that the record names.
+func TestAttach_LostLock(t *testing.T) {
+	w := saved(t)
+	w.leases.lock = snapshot.Errorf(snapshot.LockLost, "paused")
+	r, err := w.Restore(t.Context(), snapshot.RestoreRequest{ThreadID: "t", Path: "y", Into: "sandbox"})
+	if err != nil || w.ws.restored == nil {
+		t.Fatalf("got %+v, %v, files %v", r, err, w.ws.restored)
+	}
+	if rec, _, err := w.GetInstance(t.Context(), r.Key); err != nil || rec.ProviderSandboxID != "n1/y" {
+		t.Errorf("the record is %+v, %v", rec, err)
+	}
+}
+
+func TestListArtifacts_Pages(t *testing.T) {
+	w := newWorld(t)
+	for i := range 9 {
+		putArtifact(t, w, "t", snapshot.ArtifactID(fmt.Sprint("a", i)), "x")
+	}
+	for _, maxBytes := range []int64{1, 600, 1 << 20} {
+		ids, page := []string{}, snapshot.Page{}
+		for {
+			r, err := w.ListArtifacts(t.Context(), snapshot.ListArtifactsRequest{ThreadID: "t", Page: page}, maxBytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			size := int64(0)
+			for _, a := range r.Artifacts {
+				b, err := json.Marshal(a)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ids, size = append(ids, string(a.ID)), size+int64(len(b))
+			}
+			if size > maxBytes && len(r.Artifacts) > 1 {
+				t.Errorf("a page of %d bytes where %d are allowed", size, maxBytes)
+			}
+			if page.After = r.Next; page.After == "" {
+				break
+			}
+		}
+		if got := strings.Join(ids, " "); got != "a0 a1 a2 a3 a4 a5 a6 a7 a8" {
+			t.Errorf("%d bytes a page: %s", maxBytes, got)
+		}
+	}
+}
+
+// TestReplies_Bounded asks for more than a reply that can't be paged may hold.
+func TestReplies_Bounded(t *testing.T) {
+	w := newWorld(t)
+	w.attach(t, "t")
+	for i := range 2800 {
+		w.ws.files[fmt.Sprintf("%04d%s", i, strings.Repeat("\n", 4000))] = ""
+	}
+	message := json.RawMessage(`"` + strings.Repeat("m", 1<<20) + `"`)
+	if _, err := w.SaveThread(t.Context(), snapshot.SaveThreadRequest{ThreadID: "t", Messages: slices.Repeat(snapshot.Messages{message}, 64)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.Save(t.Context(), save("c")); err != nil {
+		t.Fatal(err)
+	}
+	for _, include := range []string{"files", "conversation"} {
+		_, err := w.Checkpoint(t.Context(), snapshot.GetCheckpointRequest{CheckpointID: "c", Include: snapshot.Include{include}})
+		if !errors.Is(err, snapshot.PayloadTooLarge) {
+			t.Errorf("%s: got %v, want %v", include, err, snapshot.PayloadTooLarge)
+		}
+	}
+	if _, err := w.LoadThread(t.Context(), snapshot.ThreadRequest{ThreadID: "t"}); !errors.Is(err, snapshot.PayloadTooLarge) {
+		t.Errorf("load: got %v, want %v", err, snapshot.PayloadTooLarge)
+	}
+}
+
+// TestSecrets_AreNotStored puts a secret wherever a client may write text.
+func TestSecrets_AreNotStored(t *testing.T) {
+	w := newWorld(t)
+	open := func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("my " + secret)), nil }
+	a, err := w.PutArtifact(t.Context(), snapshot.PutArtifactRequest{ThreadID: "t", RunID: "r", ArtifactID: "a", Name: secret, MimeType: secret, Open: open})
+	if err != nil || a.Name != "[redacted]" || a.MimeType != "[redacted]" {
+		t.Errorf("artifact %+v, %v", a, err)
+	}
+	d, err := a.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := w.objects.OpenArtifact(t.Context(), d, a.Size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(r); err != nil || string(b) != "my "+strings.Repeat("\x00", len(secret)) {
+		t.Errorf("stored %q, %v", b, err)
+	}
+	if _, err := w.UpsertInstance(t.Context(), snapshot.Instance{Key: "k", ThreadID: "t", Provider: secret, ProviderSandboxID: secret, LatestSnapshotID: secret}, nil); err != nil {
+		t.Fatal(err)
+	}
+	rec, _, err := w.mem.Instance(t.Context(), "k")
+	if err != nil || rec.Provider != "[redacted]" || rec.ProviderSandboxID != "[redacted]" || rec.LatestSnapshotID != "[redacted]" {
+		t.Errorf("record %+v, %v", rec, err)
+	}
+	for _, rec := range []snapshot.Instance{{Key: secret}, {Key: "k", ThreadID: secret}, {Key: "k", LatestRunID: secret}} {
+		if _, err := w.UpsertInstance(t.Context(), rec, nil); !errors.Is(err, snapshot.InvalidID) {
+			t.Errorf("%+v: got %v, want %v", rec, err, snapshot.InvalidID)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 const lockWait = time.Minute
 
 // resumeTries bounds how often a concurrent change of the instance record is followed.
-const resumeTries = 5
+const resumeTries = 100
 
 // maxLabelBytes keeps a record far below the largest message.
 const maxLabelBytes = 4096
@@ -38,12 +38,11 @@ func (s *Service) Save(ctx context.Context, req SaveRequest) (*Checkpoint, []War
 	if in.chosen = in.CheckpointID != ""; !in.chosen {
 		in.CheckpointID = CheckpointID(s.NewID())
 	}
-	sent := s.Now()
 	lease, err := s.Leases.Acquire(ctx, in.ThreadID, waitTime(in.WaitMs))
 	if err != nil {
 		return nil, nil, err
 	}
-	rec, err, released := s.saveHeld(ctx, in, lease, sent)
+	rec, err, released := s.saveHeld(ctx, in, lease)
 	if err != nil {
 		return nil, nil, errors.Join(err, released)
 	}
@@ -114,8 +113,8 @@ func (s *Service) SandboxNode(ctx context.Context, req SaveRequest) (NodeName, e
 
 // saveHeld captures and commits under the lease, which it always gives up. The
 // error of a lost renewal comes before the one of the operation.
-func (s *Service) saveHeld(ctx context.Context, in staged, lease Lease, sent time.Time) (rec *Record, err, released error) {
-	heldCtx, h := s.holdLease(ctx, lease, sent)
+func (s *Service) saveHeld(ctx context.Context, in staged, lease Lease) (rec *Record, err, released error) {
+	heldCtx, h := s.holdLease(ctx, lease)
 	defer func() { released = h.release(ctx) }()
 	rec, err, done := s.retryOrCapture(heldCtx, in)
 	if lost := h.stop(); lost != nil {
@@ -213,8 +212,11 @@ func (s *Service) resume(ctx context.Context, in staged) (box Sandbox, err error
 	err = s.lockSandbox(ctx, in.key, func(ctx context.Context) error {
 		for try := 0; ; try++ { // an upsert takes no lock and may come between
 			box, err = s.tryResume(ctx, in)
-			if !errors.Is(err, StaleRevision) || try == resumeTries {
+			if !errors.Is(err, StaleRevision) {
 				return err
+			}
+			if try == resumeTries {
+				return Errorf(Busy, "the instance record of thread %q changes all the time; send the request again", in.ThreadID).Because(err)
 			}
 		}
 	})

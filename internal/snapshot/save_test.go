@@ -339,3 +339,106 @@ func putArtifact(t *testing.T, w *world, thread snapshot.ThreadID, id snapshot.A
 	}
 	return a
 }
+
+// TestSave_WaitedForItsLease waits for the lease longer than a lease lasts: the
+// holder's own deadline counts from when it got it, so one lost reply to a
+// renewal is no loss, and the store need not be asked again before the commit.
+func TestSave_WaitedForItsLease(t *testing.T) {
+	for name, tc := range map[string]struct {
+		renew func(n int) error
+		takes time.Duration
+		want  int // renewals
+	}{
+		"one lost reply": {func(n int) error { return errIf(n == 1, errors.New("no reply")) }, ttl / 2, 2},
+		"short capture":  {nil, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.attach(t, "t")
+				if _, err := w.mem.Acquire(t.Context(), "t", 0); err != nil { // it runs out
+					t.Fatal(err)
+				}
+				w.leases.renew, w.ws.during = tc.renew, blockFor(tc.takes)
+				req := save("c")
+				req.WaitMs = 2 * ttl.Milliseconds()
+				if _, _, err := w.Save(t.Context(), req); err != nil {
+					t.Fatal(err)
+				}
+				if w.leases.renewed != tc.want {
+					t.Errorf("renewed %d times, want %d", w.leases.renewed, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// TestSave_RenewalsStop loses every renewal after the first one: the holder
+// stops before the lease that the first one got can have ended.
+func TestSave_RenewalsStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.attach(t, "t")
+		w.leases.renew = func(n int) error { return errIf(n > 1, errors.New("no reply")) }
+		w.ws.during = blockFor(3 * ttl)
+		began := time.Now()
+		if _, _, err := w.Save(t.Context(), save("c")); !errors.Is(err, snapshot.WriterLost) {
+			t.Errorf("got %v, want %v", err, snapshot.WriterLost)
+		}
+		if gone := time.Since(began); gone >= ttl/3+ttl { // virtual time
+			t.Errorf("the capture went on for %v", gone)
+		}
+	})
+}
+
+// TestSave_EqualRequestAtWork lets a retry come while the first request is at
+// work: it waits for the lease, then answers what the first one made.
+func TestSave_EqualRequestAtWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.attach(t, "t")
+		w.ws.during = blockFor(time.Second)
+		first := make(chan *snapshot.Checkpoint)
+		go func() {
+			cp, _, err := w.Save(t.Context(), save("c"))
+			if err != nil {
+				t.Error(err)
+			}
+			first <- cp
+		}()
+		synctest.Wait()
+		req := save("c")
+		req.WaitMs = 60_000
+		again, _, err := w.Save(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := <-first; wire(t, again) != wire(t, want) {
+			t.Errorf("got %s, want %s", wire(t, again), wire(t, want))
+		}
+		if n := len(slices.DeleteFunc(w.trace, func(s string) bool { return s != "capture" })); n != 1 {
+			t.Errorf("captured %d times", n)
+		}
+	})
+}
+
+func TestSave_InstanceRecordChangesMeanwhile(t *testing.T) {
+	for upserts, want := range map[int]snapshot.Code{3: "", 1000: snapshot.Busy} {
+		w := newWorld(t)
+		w.attach(t, "t")
+		w.upserts = upserts
+		if _, _, err := w.Save(t.Context(), save("c")); want == "" && err != nil || want != "" && !errors.Is(err, want) {
+			t.Errorf("%d changes: got %v, want %q", upserts, err, want)
+		}
+	}
+}
+
+func TestSave_LostLockIsNotTheClientsAffair(t *testing.T) {
+	w := newWorld(t)
+	w.attach(t, "t")
+	w.leases.lock = snapshot.Errorf(snapshot.LockLost, "paused")
+	_, _, err := w.Save(t.Context(), save("c"))
+	if e := snapshot.AsError(err); e == nil || e.Code != snapshot.Busy {
+		t.Errorf("got %v, want %v", err, snapshot.Busy)
+	}
+}

@@ -212,6 +212,12 @@ type Record struct {
 	Nonce        string       `json:"nonce"`
 }
 
+// Repeats reports whether an append of r asks again for what other is, a record
+// with the same id.
+func (r *Record) Repeats(other *Record) bool {
+	return r.Thread == other.Thread && r.Parent == other.Parent && r.SourceRun == other.SourceRun && r.Label == other.Label
+}
+
 // Instance says which sandbox a key stands for.
 type Instance struct {
 	Key               InstanceKey `json:"key"`

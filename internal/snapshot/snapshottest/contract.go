@@ -165,6 +165,11 @@ func duplicateIDs(t *testing.T, s Stores) {
 		t.Fatalf("details %v lack the thread", d)
 	}
 	wantCode(t, s.Append(t.Context(), Record("t", "c2", ""), "", w), snapshot.DuplicateID)
+	for _, other := range []func(*snapshot.Record){func(r *snapshot.Record) { r.SourceRun = "run-2" }, func(r *snapshot.Record) { r.Label = "" }} {
+		rec := Record("t", "c1", "")
+		other(rec)
+		wantCode(t, s.Append(t.Context(), rec, "", w), snapshot.DuplicateID)
+	}
 	// A retry of an append that was done is done, also when the thread went on.
 	mustAppend(t, s, w, "c2", "c1")
 	mustAppend(t, s, w, "c1", "")

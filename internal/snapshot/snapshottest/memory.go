@@ -139,7 +139,7 @@ func (m *Memory) Append(ctx context.Context, rec *snapshot.Record, expectedHead 
 	switch {
 	case err != nil:
 		return err
-	case found != nil && found.Thread == rec.Thread && found.Parent == expectedHead:
+	case found != nil && rec.Repeats(found):
 		return nil
 	case found != nil && found.Thread == rec.Thread:
 		return snapshot.Errorf(snapshot.DuplicateID, "checkpoint id %q is in use", rec.ID).With("checkpointId", rec.ID).With("threadId", rec.Thread)
