@@ -20,16 +20,7 @@ func (s *Service) PutArtifact(ctx context.Context, req PutArtifactRequest) (*Art
 	if n := len(req.Name) + len(req.MimeType); n > maxLabelBytes {
 		return nil, Errorf(BadRequest, "name and mimeType of artifact %q have %d bytes; at most %d are allowed", req.ArtifactID, n, maxLabelBytes)
 	}
-	open := func() (io.ReadCloser, error) {
-		r, err := req.Open()
-		if err != nil {
-			return nil, err
-		}
-		return struct {
-			io.Reader
-			io.Closer
-		}{s.Redactor.Reader(r), r}, nil
-	}
+	open := s.redacting(req.Open)
 	digest, size, err := digestOf(open)
 	if err != nil {
 		return nil, fmt.Errorf("read artifact %q: %w", req.ArtifactID, err)
@@ -46,6 +37,20 @@ func (s *Service) PutArtifact(ctx context.Context, req PutArtifactRequest) (*Art
 		return nil, err
 	}
 	return &a, nil
+}
+
+// redacting yields the bytes without secrets.
+func (s *Service) redacting(open func() (io.ReadCloser, error)) func() (io.ReadCloser, error) {
+	return func() (io.ReadCloser, error) {
+		r, err := open()
+		if err != nil {
+			return nil, err
+		}
+		return struct {
+			io.Reader
+			io.Closer
+		}{s.Redactor.Reader(r), r}, nil
+	}
 }
 
 func digestOf(open func() (io.ReadCloser, error)) (d Digest, size int64, err error) {

@@ -9,11 +9,22 @@ import (
 // root of an empty thread. Its cost does not depend on the size of the tree.
 // The source is not touched.
 func (s *Service) Fork(ctx context.Context, req ForkRequest) (*Checkpoint, []Warning, error) {
+	return s.fork(ctx, req, func(rec *Record) error { return s.Checkpoints.Fork(ctx, rec, waitTime(req.WaitMs)) })
+}
+
+func (r ForkRequest) checkIDs() error {
+	if r.ThreadID == r.DestinationThreadID {
+		return Errorf(ForkSourceThreadMismatch, "thread %q can't be forked into itself; choose another destinationThreadId", r.ThreadID)
+	}
+	return nil
+}
+
+func (s *Service) fork(ctx context.Context, req ForkRequest, commit func(*Record) error) (*Checkpoint, []Warning, error) {
 	if err := s.noSecret(string(req.DestinationThreadID), string(req.DestinationCheckpointID)); err != nil {
 		return nil, nil, err
 	}
-	if req.ThreadID == req.DestinationThreadID {
-		return nil, nil, Errorf(ForkSourceThreadMismatch, "thread %q can't be forked into itself; choose another destinationThreadId", req.ThreadID)
+	if err := req.checkIDs(); err != nil {
+		return nil, nil, err
 	}
 	if done, err := s.forkedBefore(ctx, req); done != nil || err != nil {
 		return s.reply(ctx, done, req.Include, err)
@@ -23,7 +34,7 @@ func (s *Service) Fork(ctx context.Context, req ForkRequest) (*Checkpoint, []War
 		return nil, nil, err
 	}
 	rec := s.forkRoot(src, req)
-	err = s.Checkpoints.Fork(ctx, rec, waitTime(req.WaitMs))
+	err = commit(rec)
 	if errors.Is(err, ForkDestinationNotEmpty) { // an equal request may have been at work
 		if done, _ := s.forkedBefore(ctx, req); done != nil {
 			return s.reply(ctx, done, req.Include, nil)
@@ -50,16 +61,14 @@ func (s *Service) forkedBefore(ctx context.Context, req ForkRequest) (*Record, e
 }
 
 func (s *Service) forkSource(ctx context.Context, req ForkRequest) (*Record, error) {
-	id := req.CheckpointID
-	if id == "" {
-		state, err := s.Checkpoints.State(ctx, req.ThreadID)
-		if err != nil {
-			return nil, err
+	if req.CheckpointID == "" {
+		src, err := s.newest(ctx, req.ThreadID)
+		if err == nil && src == nil {
+			err = Errorf(ForkSourceNotFound, "thread %q has no checkpoint to fork; save it first", req.ThreadID)
 		}
-		if id = state.Head; id == "" {
-			return nil, Errorf(ForkSourceNotFound, "thread %q has no checkpoint to fork; save it first", req.ThreadID)
-		}
+		return src, err
 	}
+	id := req.CheckpointID
 	src, err := s.Checkpoints.Get(ctx, id)
 	switch {
 	case err != nil:

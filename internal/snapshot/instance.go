@@ -3,6 +3,7 @@ package snapshot
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"strconv"
 )
 
@@ -45,9 +46,13 @@ func (s *Service) ListInstances(ctx context.Context, req ListInstancesRequest, m
 			return nil, badCursor(req.After)
 		}
 	}
-	// A record has six strings of at most 500 bytes or so, each byte escaped.
+	// A record has six strings of 500 bytes or so, each byte escaped, but what
+	// providers name may be longer.
 	limit = max(1, min(limit, int(maxBytes/16384)))
 	recs, next, err := s.Instances.Instances(ctx, req.ThreadID, after, limit)
+	for err == nil && len(recs) > 1 && !fit(recs, maxBytes) {
+		recs, next, err = s.Instances.Instances(ctx, req.ThreadID, after, len(recs)/2)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -59,6 +64,12 @@ func (s *Service) ListInstances(ctx context.Context, req ListInstancesRequest, m
 		reply.Next = base64.RawURLEncoding.EncodeToString(strconv.AppendUint(nil, next, 10))
 	}
 	return reply, nil
+}
+
+// fit tells whether records go into a reply of that size, with its other members.
+func fit(recs []Instance, maxBytes int64) bool {
+	b, err := json.Marshal(recs)
+	return err == nil && int64(len(b)) < maxBytes-512
 }
 
 // Attach makes an existing directory under this node's sandbox root the

@@ -38,6 +38,21 @@ type Checkpoints interface {
 	// WriterConflict, ForkDestinationNotEmpty (also for a taken id),
 	// ThreadDeleted, Timeout as for Append.
 	Fork(ctx context.Context, rec *Record, wait time.Duration) error
+	// ForkHeld is Fork by a writer that holds the destination's lease: WriterLost
+	// if it does not.
+	ForkHeld(ctx context.Context, rec *Record, w Writer) error
+	// DeleteHead takes the head off its thread and returns the new one, its
+	// parent ("" for none). Errors: WriterLost, NotHead, ThreadDeleted; Timeout
+	// as for Append.
+	DeleteHead(ctx context.Context, thread ThreadID, id CheckpointID, w Writer) (CheckpointID, error)
+	// DeleteThread removes checkpoints, conversation and artifact records and
+	// returns how many checkpoints there were; 0 for an unknown thread. The
+	// thread refuses writes until its tombstone goes. WriterConflict while a
+	// writer holds it; Timeout as for Append.
+	DeleteThread(ctx context.Context, thread ThreadID) (checkpoints int64, err error)
+	// Threads lists the ids of live threads above after in the store's own
+	// order, at most limit; next is 0 at the end.
+	Threads(ctx context.Context, after uint64, limit int) (ids []ThreadID, next uint64, err error)
 	// SaveConversation replaces the thread's conversation and returns its new
 	// revision. With expected >= 0 another revision is StaleRevision.
 	SaveConversation(ctx context.Context, thread ThreadID, messages List, expected int64) (int64, error)
@@ -48,10 +63,21 @@ type Leases interface {
 	// Acquire takes the thread's lease or fails with WriterConflict, after
 	// waiting at most wait for its expiry or release.
 	Acquire(ctx context.Context, thread ThreadID, wait time.Duration) (Lease, error)
+	// Holds fails with WriterLost unless w is the thread's current writer;
+	// ThreadDeleted if it lost a thread that was deleted.
+	Holds(ctx context.Context, w Writer) error
 	// Renew extends the lease: WriterLost if it is another's or in its last second.
 	Renew(ctx context.Context, w Writer) (expiresAt Millis, err error)
 	// Release gives the lease up; a writer that is not current is a no-op.
 	Release(ctx context.Context, w Writer) error
+	// AcquireFor is Acquire for a time of the caller's choice, 3 s to 600 s, in
+	// whole seconds, rounded up; BadRequest outside.
+	AcquireFor(ctx context.Context, thread ThreadID, ttl, wait time.Duration) (Lease, error)
+	// AcquireLock, RenewLock and ReleaseLock are the same for named locks, with
+	// LockConflict and LockLost. A ttl of 0 is the default of leases.
+	AcquireLock(ctx context.Context, name LockName, ttl, wait time.Duration) (LockLease, error)
+	RenewLock(ctx context.Context, l Lock) (expiresAt Millis, err error)
+	ReleaseLock(ctx context.Context, l Lock) error
 	// Lock holds a named lock while fn runs, waiting at most wait for it
 	// (LockConflict). It cancels fn's context when the lock is lost.
 	Lock(ctx context.Context, name LockName, wait time.Duration, fn func(context.Context) error) error
@@ -89,12 +115,31 @@ type ThreadArtifacts interface {
 type Objects interface {
 	// NewTree starts the writing of a manifest. parent is reused by digest.
 	NewTree(ctx context.Context, parent List) (TreeWriter, error)
+	// Import stores a manifest that a client captured itself. Entries come in
+	// path order and carry digests and sizes. With require each content must be
+	// a loose blob of that size or in parent, whose place is taken over;
+	// MissingBlob names the first that is neither. Without it an unknown content
+	// counts as a loose blob that is kept elsewhere.
+	Import(ctx context.Context, entries []Entry, parent List, require bool) (List, error)
 	// Entries yields the entries with a path greater than after that lie at or
 	// under prefix ("" for all), in order.
 	Entries(ctx context.Context, files List, prefix, after string) iter.Seq2[Entry, error]
 	// OpenFile streams length bytes of a file's content from offset; -1 is to
 	// its end.
 	OpenFile(ctx context.Context, e Entry, offset, length int64) (io.ReadCloser, error)
+
+	// PutBlob keeps a loose blob under its digest.
+	PutBlob(ctx context.Context, d Digest, size int64, open func() (io.ReadCloser, error)) error
+	// BlobSize looks for a loose blob, or with artifact for an artifact's
+	// bytes; there is false if it is missing.
+	BlobSize(ctx context.Context, d Digest, artifact bool) (size int64, there bool, err error)
+	// OpenBlob streams a loose blob or an artifact's bytes and tells its size;
+	// MissingBlob. Wrong bytes are the error of the last Read.
+	OpenBlob(ctx context.Context, d Digest, artifact bool) (io.ReadCloser, int64, error)
+	// Lend puts bytes where a client can fetch them for an hour, "<bucket>/<name>".
+	Lend(ctx context.Context, size int64, open func() (io.ReadCloser, error)) (object string, err error)
+	// BlobObject names the object of a loose blob, "<bucket>/<name>".
+	BlobObject(d Digest) string
 
 	// WriteItems stores a list of byte strings, sharing the pages of prior.
 	WriteItems(ctx context.Context, items [][]byte, prior List) (List, error)

@@ -204,3 +204,137 @@ type Checkpoint struct {
 	Entries      []Entry
 	Conversation Messages
 }
+
+// AppendRequest is a checkpoint that a client captured itself. Its stats and
+// coverage are computed. With RequireBlobs, the default, every blob must be in
+// the store.
+type AppendRequest struct {
+	Checkpoint     NewCheckpoint `json:"checkpoint"`
+	ExpectedHeadID *CheckpointID `json:"expectedHeadId"`
+	Writer         Writer        `json:"writer"`
+	RequireBlobs   *bool         `json:"requireBlobs,omitempty"`
+}
+
+type NewCheckpoint struct {
+	ID           CheckpointID  `json:"id"`
+	ThreadID     ThreadID      `json:"threadId"`
+	Parent       *CheckpointID `json:"parentCheckpointId,omitempty"`
+	CreatedAt    Millis        `json:"createdAt"`
+	Reason       string        `json:"reason"`
+	Label        string        `json:"label,omitempty"`
+	SourceRunID  RunID         `json:"sourceRunId,omitempty"`
+	Files        []NewEntry    `json:"files"`
+	Conversation Messages      `json:"conversation"`
+	Artifacts    []Artifact    `json:"artifacts"`
+}
+
+// NewEntry is an entry as clients send it. Mtime is the literal number of
+// milliseconds, which may have a fraction down to nanoseconds.
+type NewEntry struct {
+	Path    string       `json:"path"`
+	Kind    string       `json:"kind"`
+	BlobKey *string      `json:"blobKey,omitempty"`
+	Size    *int64       `json:"size,omitempty"`
+	Mode    *int64       `json:"mode,omitempty"`
+	Mtime   *json.Number `json:"mtime,omitempty"`
+	Target  *string      `json:"target,omitempty"`
+}
+
+type AppendReply struct {
+	HeadID CheckpointID `json:"headId"`
+}
+
+type DeleteHeadRequest struct {
+	ThreadID     ThreadID     `json:"threadId"`
+	CheckpointID CheckpointID `json:"checkpointId"`
+	Writer       Writer       `json:"writer"`
+}
+
+type ForkHeldRequest struct {
+	SourceThreadID          ThreadID     `json:"sourceThreadId"`
+	SourceCheckpointID      CheckpointID `json:"sourceCheckpointId"`
+	DestinationThreadID     ThreadID     `json:"destinationThreadId"`
+	DestinationCheckpointID CheckpointID `json:"destinationCheckpointId"`
+	CreatedAt               Millis       `json:"createdAt"`
+	Writer                  Writer       `json:"writer"`
+	Include                 Include      `json:"include,omitempty"`
+}
+
+type DiffRequest struct {
+	From CheckpointID `json:"from"`
+	To   CheckpointID `json:"to"`
+	Page
+}
+
+// Change is a row of a diff: "added", "removed", "modified" or "mode", with the
+// entries on both sides.
+type Change struct {
+	Path   string `json:"path"`
+	Change string `json:"change"`
+	From   *Entry `json:"from,omitempty"`
+	To     *Entry `json:"to,omitempty"`
+}
+
+type DiffReply struct {
+	Changes []Change `json:"changes"`
+	Next    string   `json:"next,omitempty"`
+}
+
+type PutBlobRequest struct {
+	Kind string `json:"kind"` // "file" or "artifact"
+	// Open yields the bytes, each time from the beginning.
+	Open func() (io.ReadCloser, error) `json:"-"`
+}
+
+type Blob struct {
+	Key  string `json:"key"`
+	Size int64  `json:"size"`
+}
+
+type HeadBlobsRequest struct {
+	Keys []string `json:"keys"`
+}
+
+type HeadBlobsReply struct {
+	Present []Blob `json:"present"`
+}
+
+type GetBlobRequest struct {
+	Key            string       `json:"key"`
+	CheckpointID   CheckpointID `json:"checkpointId,omitempty"`
+	MaxInlineBytes *int64       `json:"maxInlineBytes,omitempty"`
+}
+
+type GetBlobReply struct {
+	Key    string  `json:"key"`
+	Size   int64   `json:"size"`
+	Data   *[]byte `json:"data,omitempty"`
+	Object string  `json:"object,omitempty"`
+}
+
+type ReferencesRequest struct {
+	ThreadID ThreadID `json:"threadId,omitempty"`
+	Page
+}
+
+type Reference struct {
+	Key        string `json:"key"`
+	References int64  `json:"references"`
+}
+
+type ReferencesReply struct {
+	References []Reference `json:"references"`
+	Next       string      `json:"next,omitempty"`
+}
+
+type AcquireRequest struct {
+	ThreadID        ThreadID `json:"threadId"`
+	LeaseDurationMs *int64   `json:"leaseDurationMs,omitempty"`
+	WaitMs          int64    `json:"waitMs,omitempty"`
+}
+
+type AcquireLockRequest struct {
+	Name            LockName `json:"name"`
+	LeaseDurationMs *int64   `json:"leaseDurationMs,omitempty"`
+	WaitMs          int64    `json:"waitMs,omitempty"`
+}

@@ -53,16 +53,14 @@ func (s *Service) checkRestore(req RestoreRequest) error {
 }
 
 func (s *Service) restorable(ctx context.Context, req RestoreRequest) (*Record, error) {
-	id := req.CheckpointID
-	if id == "" {
-		state, err := s.Checkpoints.State(ctx, req.ThreadID)
-		if err != nil {
-			return nil, err
+	if req.CheckpointID == "" {
+		rec, err := s.newest(ctx, req.ThreadID)
+		if err == nil && rec == nil {
+			err = Errorf(CheckpointNotFound, "thread %q has no checkpoint to restore; save it first", req.ThreadID)
 		}
-		if id = state.Head; id == "" {
-			return nil, Errorf(CheckpointNotFound, "thread %q has no checkpoint to restore; save it first", req.ThreadID)
-		}
+		return rec, err
 	}
+	id := req.CheckpointID
 	rec, err := s.existing(ctx, id)
 	if err == nil && rec.Thread != req.ThreadID {
 		err = Errorf(CheckpointNotFound, "thread %q has no checkpoint %q; checkpoint.list shows those that it has", req.ThreadID, id)

@@ -240,6 +240,27 @@ type Writer struct {
 func (w Writer) String() string   { return fmt.Sprintf("writer of %q, fence %d", w.ThreadID, w.Fence) }
 func (w Writer) GoString() string { return w.String() }
 
+// Lock proves who holds a named lock. OwnerToken is a secret.
+type Lock struct {
+	Name       LockName `json:"name"`
+	OwnerToken string   `json:"ownerToken"`
+	Fence      uint64   `json:"fence"`
+}
+
+// String hides the token.
+func (l Lock) String() string   { return fmt.Sprintf("holder of lock %q, fence %d", l.Name, l.Fence) }
+func (l Lock) GoString() string { return l.String() }
+
+// LockLease is a Lock with its times.
+type LockLease struct {
+	Lock
+	ExpiresAt    Millis `json:"expiresAt"`
+	RenewAfterMs int64  `json:"renewAfterMs"`
+}
+
+func (l LockLease) String() string   { return l.Lock.String() }
+func (l LockLease) GoString() string { return l.String() }
+
 // Lease is a Writer with its times.
 type Lease struct {
 	Writer

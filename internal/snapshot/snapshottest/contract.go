@@ -112,13 +112,21 @@ func CheckpointsContract(t *testing.T, open func(*testing.T) Stores) {
 		},
 		"append":          appendChain,
 		"append refused":  appendRefused,
+		"order of faults": orderOfFaults,
 		"duplicate ids":   duplicateIDs,
 		"writers":         writersLost,
 		"hostile ids":     hostileIDs,
 		"fork":            forkIntoEmpty,
 		"fork refused":    forkRefused,
 		"fork while held": forkWhileHeld,
+		"fork by holder":  forkByHolder,
 		"conversation":    conversation,
+		"delete head":     deleteHead,
+		"delete thread":   deleteThread,
+		"deleted thread":  deletedRefuses,
+		"bare artifacts":  deleteBareArtifacts,
+		"swept thread":    sweptThread,
+		"threads":         threads,
 	}
 	for name, run := range cases {
 		t.Run(name, func(t *testing.T) { run(t, open(t)) })
@@ -150,8 +158,39 @@ func appendRefused(t *testing.T, s Stores) {
 		t.Fatalf("details %v lack the actual head", d)
 	}
 	wantCode(t, s.Append(t.Context(), Record("t", "c2", ""), "", w), snapshot.StaleHead)
-	wantCode(t, s.Append(t.Context(), Record("t", "c2", "c1"), "", w), snapshot.ParentMismatch)
 	wantChain(t, s, "t", first)
+}
+
+// orderOfFaults: a record whose parent is not the expected head has whatever
+// fault comes before that, and is never stored.
+func orderOfFaults(t *testing.T, s Stores) {
+	w := writer(t, s, "t")
+	first := mustAppend(t, s, w, "c1", "")
+	lost := snapshot.Writer{ThreadID: "t", OwnerToken: "guess", Fence: w.Fence}
+	for _, c := range []struct {
+		id, parent, expected snapshot.CheckpointID
+		w                    snapshot.Writer
+		want                 snapshot.Code
+	}{
+		{"c1", "zz", "c0", lost, snapshot.WriterLost},
+		{"c1", "zz", "c0", w, snapshot.DuplicateID},
+		{"c1", "zz", "c1", w, snapshot.DuplicateID},
+		{"c1", "", "c1", w, snapshot.DuplicateID},
+		{"c1", "c1", "", w, snapshot.DuplicateID},
+		{"c2", "c1", "", w, snapshot.StaleHead},
+		{"c2", "zz", "c0", w, snapshot.StaleHead},
+		{"c2", "", "c1", w, snapshot.ParentMismatch},
+		{"c2", "zz", "c1", w, snapshot.ParentMismatch},
+	} {
+		wantCode(t, s.Append(t.Context(), Record("t", c.id, c.parent), c.expected, c.w), c.want)
+	}
+	other := Record("t", "c1", "")
+	other.Label = "of another save"
+	wantCode(t, s.Append(t.Context(), other, "", w), snapshot.DuplicateID)
+	wantChain(t, s, "t", first)
+	if rec, err := s.Get(t.Context(), "c2"); rec != nil || err != nil {
+		t.Fatal(rec, err)
+	}
 }
 
 func duplicateIDs(t *testing.T, s Stores) {

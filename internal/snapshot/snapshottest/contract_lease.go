@@ -17,6 +17,8 @@ import (
 func LeasesContract(t *testing.T, open func(*testing.T) Stores) {
 	cases := map[string]func(*testing.T, Stores){
 		"one holder":       oneHolder,
+		"durations":        durations,
+		"named locks":      namedLocks,
 		"renew":            renewing,
 		"expiry":           expiry,
 		"wait for release": waitForRelease,
@@ -61,10 +63,86 @@ func oneHolder(t *testing.T, s Stores) {
 	if err := errors.Join(s.Release(ctx, l.Writer), s.Release(ctx, l.Writer)); err != nil {
 		t.Fatal(err)
 	}
+	wantCode(t, s.Holds(ctx, l.Writer), snapshot.WriterLost)
 	next := writer(t, s, "t")
+	wantCode(t, s.Holds(ctx, l.Writer), snapshot.WriterLost)
+	wantCode(t, s.Holds(ctx, snapshot.Writer{ThreadID: "t", OwnerToken: next.OwnerToken, Fence: l.Fence}), snapshot.WriterLost)
+	if err := s.Holds(ctx, next); err != nil {
+		t.Fatal(err)
+	}
 	if next.Fence <= l.Fence || next.OwnerToken == l.OwnerToken {
 		t.Fatalf("fence %d after %d, tokens equal: %t", next.Fence, l.Fence, next.OwnerToken == l.OwnerToken)
 	}
+}
+
+func durations(t *testing.T, s Stores) {
+	ctx := t.Context()
+	for _, ttl := range []time.Duration{-time.Second, 600*time.Second + time.Millisecond, time.Hour} {
+		_, err := s.AcquireFor(ctx, "t", ttl, 0)
+		wantCode(t, err, snapshot.BadRequest)
+		_, err = s.AcquireLock(ctx, "l", ttl, 0)
+		wantCode(t, err, snapshot.BadRequest)
+	}
+	_, err := s.AcquireFor(ctx, "t", 0, 0)
+	wantCode(t, err, snapshot.BadRequest)
+	l, err := s.AcquireFor(ctx, "t", 8001*time.Millisecond, 0)
+	if err != nil || l.RenewAfterMs != 3000 {
+		t.Fatalf("renew after %d ms, %v", l.RenewAfterMs, err)
+	}
+	until, err := s.Renew(ctx, l.Writer)
+	if left := float64(until) - float64(time.Now().UnixMilli()); err != nil || left < 5000 || left > 9000 {
+		t.Fatalf("renewed for %v ms, %v; want its own 9000", left, err)
+	}
+	longest, err := s.AcquireLock(ctx, "l", 600*time.Second, 0)
+	if err != nil || longest.RenewAfterMs != 200_000 {
+		t.Fatalf("renew after %d ms, %v", longest.RenewAfterMs, err)
+	}
+}
+
+func namedLocks(t *testing.T, s Stores) {
+	ctx := t.Context()
+	l, err := s.AcquireLock(ctx, "l", 0, 0)
+	if err != nil || l.Name != "l" || l.OwnerToken == "" || l.Fence == 0 || l.RenewAfterMs <= 0 || float64(l.ExpiresAt) < float64(time.Now().UnixMilli()) {
+		t.Fatalf("lock %v until %v, renew after %d ms, %v", l, l.ExpiresAt, l.RenewAfterMs, err)
+	}
+	_, err = s.AcquireLock(ctx, "l", 0, 0)
+	d := wantCode(t, err, snapshot.LockConflict)
+	for _, name := range []string{"name", "holder", "since", "expiresAt"} {
+		if d[name] == nil {
+			t.Errorf("details %v lack %s", d, name)
+		}
+	}
+	wantCode(t, s.Lock(ctx, "l", 0, func(context.Context) error { t.Error("entered"); return nil }), snapshot.LockConflict)
+	writer(t, s, "l") // a thread of the same name is another thing
+	if until, err := s.RenewLock(ctx, l.Lock); err != nil || until < l.ExpiresAt {
+		t.Fatalf("renewed until %v, %v; before %v", until, err, l.ExpiresAt)
+	}
+	forged, oldFence := l.Lock, l.Lock
+	forged.OwnerToken = "guess"
+	oldFence.Fence++
+	for _, bad := range []snapshot.Lock{forged, oldFence, {Name: "l"}, {Name: "never", OwnerToken: "x"}} {
+		_, err = s.RenewLock(ctx, bad)
+		wantCode(t, err, snapshot.LockLost)
+		if err := s.ReleaseLock(ctx, bad); err != nil {
+			t.Fatalf("release by a stranger is a no-op, not %v", err)
+		}
+	}
+	got := make(chan error, 1)
+	go func() {
+		next, err := s.AcquireLock(ctx, "l", 0, Soon)
+		if err == nil && next.Fence <= l.Fence {
+			err = fmt.Errorf("fence %d after %d", next.Fence, l.Fence)
+		}
+		got <- err
+	}()
+	if err := s.ReleaseLock(ctx, l.Lock); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.RenewLock(ctx, l.Lock)
+	wantCode(t, err, snapshot.LockLost)
 }
 
 func renewing(t *testing.T, s Stores) {

@@ -19,7 +19,9 @@ import (
 type MemoryObjects struct {
 	mu        sync.Mutex // guards what follows
 	contents  map[snapshot.Digest][]byte
+	blobs     map[snapshot.Digest][]byte
 	artifacts map[snapshot.Digest][]byte
+	lent      map[string][]byte
 	trees     map[string][]snapshot.Entry
 	lists     map[string][][]byte
 }
@@ -28,7 +30,8 @@ var _ snapshot.Objects = (*MemoryObjects)(nil)
 
 func NewMemoryObjects() *MemoryObjects {
 	return &MemoryObjects{
-		contents: map[snapshot.Digest][]byte{}, artifacts: map[snapshot.Digest][]byte{},
+		contents: map[snapshot.Digest][]byte{}, blobs: map[snapshot.Digest][]byte{},
+		artifacts: map[snapshot.Digest][]byte{}, lent: map[string][]byte{},
 		trees: map[string][]snapshot.Entry{}, lists: map[string][][]byte{},
 	}
 }
@@ -70,7 +73,9 @@ func (m *MemoryObjects) NewTree(ctx context.Context, parent snapshot.List) (snap
 		if err != nil {
 			return nil, err
 		}
-		t.known[e.Digest] = e.Size
+		if len(e.Pieces) > 0 { // a loose blob is not in a place that could be reused
+			t.known[e.Digest] = e.Size
+		}
 	}
 	return t, ctx.Err()
 }
@@ -103,9 +108,16 @@ func (m *MemoryObjects) OpenFile(_ context.Context, e snapshot.Entry, offset, le
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	data, ok := m.contents[e.Digest]
-	if !ok && e.Size > 0 {
+	from := m.contents
+	if len(e.Pieces) == 0 {
+		from = m.blobs
+	}
+	data, ok := from[e.Digest]
+	switch {
+	case !ok && e.Size > 0:
 		return nil, missing(e.Digest)
+	case e.Size > 0 && (int64(len(data)) != e.Size || snapshot.Digest(sha256.Sum256(data)) != e.Digest):
+		return nil, snapshot.Errorf(snapshot.InvalidBlob, "content %s has other bytes", e.Digest)
 	}
 	data = data[min(offset, int64(len(data))):]
 	if length >= 0 && length < int64(len(data)) {
@@ -145,18 +157,18 @@ func (m *MemoryObjects) Items(_ context.Context, list snapshot.List) iter.Seq2[[
 }
 
 func (m *MemoryObjects) PutArtifact(_ context.Context, d snapshot.Digest, size int64, open func() (io.ReadCloser, error)) (int64, error) {
+	return m.put(m.artifacts, d, size, open)
+}
+
+// put keeps bytes under their digest and returns how many are new.
+func (m *MemoryObjects) put(in map[snapshot.Digest][]byte, d snapshot.Digest, size int64, open func() (io.ReadCloser, error)) (int64, error) {
 	m.mu.Lock()
-	old, ok := m.artifacts[d]
+	old, ok := in[d]
 	m.mu.Unlock()
 	if ok && snapshot.Digest(sha256.Sum256(old)) == d {
 		return 0, nil
 	}
-	r, err := open()
-	if err != nil {
-		return 0, err
-	}
-	defer r.Close()
-	data, err := io.ReadAll(r)
+	data, err := readAll(open)
 	if err != nil {
 		return 0, err
 	}
@@ -165,22 +177,25 @@ func (m *MemoryObjects) PutArtifact(_ context.Context, d snapshot.Digest, size i
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.artifacts[d] = data
+	in[d] = data
 	return size, nil
 }
 
-func (m *MemoryObjects) OpenArtifact(_ context.Context, d snapshot.Digest, size int64) (io.ReadCloser, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	data, ok := m.artifacts[d]
-	if !ok {
-		return nil, missing(d)
+func readAll(open func() (io.ReadCloser, error)) ([]byte, error) {
+	r, err := open()
+	if err != nil {
+		return nil, err
 	}
-	var end error = io.EOF
-	if int64(len(data)) != size || snapshot.Digest(sha256.Sum256(data)) != d {
-		end = snapshot.Errorf(snapshot.InvalidBlob, "artifact %s has other bytes", d)
+	defer r.Close()
+	return io.ReadAll(r)
+}
+
+func (m *MemoryObjects) OpenArtifact(ctx context.Context, d snapshot.Digest, size int64) (io.ReadCloser, error) {
+	r, n, err := m.OpenBlob(ctx, d, true)
+	if err == nil && n != size {
+		r = io.NopCloser(failing{snapshot.Errorf(snapshot.InvalidBlob, "artifact %s has %d bytes", d, n)})
 	}
-	return io.NopCloser(io.MultiReader(bytes.NewReader(data), failing{end})), nil
+	return r, err
 }
 
 func (m *MemoryObjects) ArtifactObject(d snapshot.Digest) string {
@@ -223,18 +238,10 @@ func (t *memoryTree) Put(_ context.Context, r io.Reader) (snapshot.Digest, int64
 }
 
 func (t *memoryTree) Add(ctx context.Context, e snapshot.Entry) error {
-	if err := snapshot.ValidatePath(e.Path); err != nil {
+	if err := t.check(e); err != nil {
 		return err
 	}
-	n := len(t.entries)
-	switch {
-	case n > 0 && e.Path <= t.entries[n-1].Path:
-		return snapshot.Errorf(snapshot.InvalidEntry, "entry %q comes after %q", e.Path, t.entries[n-1].Path)
-	case e.Kind < snapshot.KindFile || e.Kind > snapshot.KindSymlink || e.Mode > 0o777,
-		e.Kind == snapshot.KindSymlink && e.Target == "",
-		e.Kind != snapshot.KindFile && (e.Size != 0 || !e.Digest.IsZero()):
-		return snapshot.Errorf(snapshot.InvalidEntry, "entry %q is invalid", e.Path)
-	case e.Kind == snapshot.KindFile && !t.Known(e.Digest, e.Size):
+	if e.Kind == snapshot.KindFile && !t.Known(e.Digest, e.Size) {
 		return missing(e.Digest)
 	}
 	e.Pieces = nil
@@ -243,6 +250,24 @@ func (t *memoryTree) Add(ctx context.Context, e snapshot.Entry) error {
 	}
 	t.entries = append(t.entries, e)
 	return ctx.Err()
+}
+
+// check refuses what may not be the next entry.
+func (t *memoryTree) check(e snapshot.Entry) error {
+	if err := snapshot.ValidatePath(e.Path); err != nil {
+		return err
+	}
+	n := len(t.entries)
+	switch {
+	case n > 0 && e.Path <= t.entries[n-1].Path:
+		return snapshot.Errorf(snapshot.InvalidEntry, "entry %q comes after %q", e.Path, t.entries[n-1].Path)
+	case e.Kind < snapshot.KindFile || e.Kind > snapshot.KindSymlink || e.Mode > 0o777 || e.Size < 0,
+		e.Kind == snapshot.KindSymlink && e.Target == "",
+		e.Kind == snapshot.KindFile && e.Size == 0 && e.Digest != snapshot.Digest(sha256.Sum256(nil)),
+		e.Kind != snapshot.KindFile && (e.Size != 0 || !e.Digest.IsZero()):
+		return snapshot.Errorf(snapshot.InvalidEntry, "entry %q is invalid", e.Path)
+	}
+	return nil
 }
 
 func (t *memoryTree) Finish(ctx context.Context) (snapshot.List, int64, error) {

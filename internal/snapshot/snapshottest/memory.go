@@ -13,8 +13,10 @@ import (
 	"sandkeep/internal/snapshot"
 )
 
-// Stores are the ports that keep state.
+// Stores are the ports that keep state, and their sweep.
 type Stores interface {
+	// Sweep lets go of threads that were deleted longer than grace ago.
+	Sweep(ctx context.Context, grace time.Duration) error
 	snapshot.Checkpoints
 	snapshot.Leases
 	snapshot.Instances
@@ -40,12 +42,17 @@ type Memory struct {
 
 type memThread struct {
 	snapshot.ThreadState
-	ids []snapshot.CheckpointID
+	ids       []snapshot.CheckpointID
+	changed   uint64
+	deletedAt time.Time // zero for a live thread
 }
+
+func (th *memThread) deleted() bool { return th != nil && !th.deletedAt.IsZero() }
 
 type memLease struct {
 	token          string
 	fence          uint64
+	ttl            time.Duration
 	since, expires time.Time
 }
 
@@ -68,11 +75,32 @@ func NewMemory(ttl time.Duration, now func() time.Time) *Memory {
 
 func (m *Memory) nextSeq() uint64 { m.seq++; return m.seq }
 
+// thread is a thread that is about to change.
 func (m *Memory) thread(id snapshot.ThreadID) *memThread {
 	if m.threads[id] == nil {
 		m.threads[id] = &memThread{}
 	}
+	m.threads[id].changed = m.nextSeq()
 	return m.threads[id]
+}
+
+// refuse is the error of a write to a deleted thread.
+func (m *Memory) refuse(id snapshot.ThreadID) error {
+	if m.threads[id].deleted() {
+		return snapshot.Errorf(snapshot.ThreadDeleted, "thread %q was deleted", id).With("threadId", id)
+	}
+	return nil
+}
+
+// admit is refuse, and WriterLost unless w holds the thread.
+func (m *Memory) admit(id snapshot.ThreadID, w snapshot.Writer) error {
+	if err := m.refuse(id); err != nil {
+		return err
+	}
+	if w.ThreadID != id || !m.holds(writerName(id), w.OwnerToken, w.Fence) {
+		return snapshot.Errorf(snapshot.WriterLost, "thread %q is no longer yours", id).With("threadId", string(id))
+	}
+	return nil
 }
 
 // record decodes a fresh copy, so that callers share nothing.
@@ -128,27 +156,29 @@ func (m *Memory) State(ctx context.Context, id snapshot.ThreadID) (snapshot.Thre
 func (m *Memory) Append(ctx context.Context, rec *snapshot.Record, expectedHead snapshot.CheckpointID, w snapshot.Writer) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if rec.Parent != expectedHead {
-		return snapshot.Errorf(snapshot.ParentMismatch, "checkpoint %q has parent %q, not %q", rec.ID, rec.Parent, expectedHead)
+	if w.ThreadID != rec.Thread {
+		return snapshot.Errorf(snapshot.WriterLost, "the writer is not of thread %q", rec.Thread).With("threadId", string(rec.Thread))
 	}
-	if w.ThreadID != rec.Thread || !m.holds(writerName(rec.Thread), w.OwnerToken, w.Fence) {
-		return snapshot.Errorf(snapshot.WriterLost, "thread %q is no longer yours", rec.Thread).With("threadId", string(rec.Thread))
+	if err := m.admit(rec.Thread, w); err != nil {
+		return err
 	}
-	th := m.thread(rec.Thread)
+	head := m.threads[rec.Thread].Head
 	found, err := m.record(rec.ID)
 	switch {
 	case err != nil:
 		return err
-	case found != nil && rec.Repeats(found):
+	case found != nil && rec.Repeats(found) && rec.Parent == expectedHead:
 		return nil
 	case found != nil && found.Thread == rec.Thread:
 		return snapshot.Errorf(snapshot.DuplicateID, "checkpoint id %q is in use", rec.ID).With("checkpointId", rec.ID).With("threadId", rec.Thread)
 	case found != nil:
 		return snapshot.Errorf(snapshot.DuplicateID, "checkpoint id %q is in use", rec.ID).With("checkpointId", rec.ID)
-	case th.Head != expectedHead:
-		return snapshot.Errorf(snapshot.StaleHead, "the head of thread %q is %q", rec.Thread, th.Head).With("threadId", rec.Thread).With("actualHead", th.Head)
+	case head != expectedHead:
+		return snapshot.Errorf(snapshot.StaleHead, "the head of thread %q is %q", rec.Thread, head).With("threadId", rec.Thread).With("actualHead", head)
+	case rec.Parent != expectedHead:
+		return snapshot.Errorf(snapshot.ParentMismatch, "checkpoint %q has parent %q, not %q", rec.ID, rec.Parent, expectedHead)
 	}
-	return m.add(th, rec)
+	return m.add(m.thread(rec.Thread), rec)
 }
 
 func (m *Memory) add(th *memThread, rec *snapshot.Record) error {
@@ -165,18 +195,45 @@ func (m *Memory) add(th *memThread, rec *snapshot.Record) error {
 }
 
 func (m *Memory) Fork(ctx context.Context, rec *snapshot.Record, wait time.Duration) error {
+	if err := m.noArtifacts(rec); err != nil {
+		return err
+	}
 	lease, err := m.Acquire(ctx, rec.Thread, wait)
 	if err != nil {
 		return err
 	}
 	defer m.Release(context.WithoutCancel(ctx), lease.Writer)
+	return m.ForkHeld(ctx, rec, lease.Writer)
+}
+
+func (m *Memory) noArtifacts(rec *snapshot.Record) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	th, taken := m.thread(rec.Thread), m.records[rec.ID] != nil
-	if th.Depth > 0 || th.Revision > 0 || taken || len(m.artifacts[rec.Thread]) > 0 {
-		return snapshot.Errorf(snapshot.ForkDestinationNotEmpty, "thread %q can't be forked into", rec.Thread).
-			With("destinationThreadId", rec.Thread).With("destinationCheckpointId", rec.ID)
+	if err := m.refuse(rec.Thread); err != nil {
+		return err
 	}
+	if len(m.artifacts[rec.Thread]) > 0 {
+		return notEmpty(rec)
+	}
+	return nil
+}
+
+func notEmpty(rec *snapshot.Record) error {
+	return snapshot.Errorf(snapshot.ForkDestinationNotEmpty, "thread %q can't be forked into", rec.Thread).
+		With("destinationThreadId", rec.Thread).With("destinationCheckpointId", rec.ID)
+}
+
+func (m *Memory) ForkHeld(ctx context.Context, rec *snapshot.Record, w snapshot.Writer) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.admit(rec.Thread, w); err != nil {
+		return err
+	}
+	th, taken := m.threads[rec.Thread], m.records[rec.ID] != nil
+	if th.Depth > 0 || th.Revision > 0 || taken || len(m.artifacts[rec.Thread]) > 0 {
+		return notEmpty(rec)
+	}
+	th = m.thread(rec.Thread)
 	th.Messages = rec.Conversation
 	return m.add(th, rec)
 }
@@ -184,11 +241,18 @@ func (m *Memory) Fork(ctx context.Context, rec *snapshot.Record, wait time.Durat
 func (m *Memory) SaveConversation(ctx context.Context, id snapshot.ThreadID, messages snapshot.List, expected int64) (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	th := m.thread(id)
-	if expected >= 0 && th.Revision != expected {
-		return 0, snapshot.Errorf(snapshot.StaleRevision, "the conversation of thread %q has revision %d", id, th.Revision).
-			With("threadId", id).With("actualRevision", th.Revision)
+	if err := m.refuse(id); err != nil {
+		return 0, err
 	}
+	revision := int64(0)
+	if th := m.threads[id]; th != nil {
+		revision = th.Revision
+	}
+	if expected >= 0 && revision != expected {
+		return 0, snapshot.Errorf(snapshot.StaleRevision, "the conversation of thread %q has revision %d", id, revision).
+			With("threadId", id).With("actualRevision", revision)
+	}
+	th := m.thread(id)
 	th.Messages, th.Revision = messages, th.Revision+1
 	return th.Revision, nil
 }
@@ -255,6 +319,9 @@ func (m *Memory) Instances(ctx context.Context, thread snapshot.ThreadID, after 
 func (m *Memory) PutArtifact(ctx context.Context, thread snapshot.ThreadID, a snapshot.ThreadArtifact) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.refuse(thread); err != nil {
+		return err
+	}
 	others := slices.DeleteFunc(m.artifacts[thread], func(b snapshot.ThreadArtifact) bool { return b.ID == a.ID })
 	m.artifacts[thread] = append(others, a)
 	return nil

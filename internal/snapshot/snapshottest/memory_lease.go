@@ -25,7 +25,7 @@ func (m *Memory) holds(name, token string, fence uint64) bool {
 
 // take takes a free lease, or returns the channel that tells of the next
 // release and the time until the expiry.
-func (m *Memory) take(name string, busy *snapshot.Error) (l memLease, freed <-chan struct{}, left time.Duration, err error) {
+func (m *Memory) take(name string, ttl time.Duration, busy *snapshot.Error) (l memLease, freed <-chan struct{}, left time.Duration, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
@@ -33,17 +33,17 @@ func (m *Memory) take(name string, busy *snapshot.Error) (l memLease, freed <-ch
 		err := busy.With("holder", "memory").With("since", held.since.UnixMilli()).With("expiresAt", held.expires.UnixMilli())
 		return memLease{}, m.freed, held.expires.Sub(now), err
 	}
-	l = memLease{token: rand.Text(), fence: m.nextSeq(), since: now, expires: now.Add(m.ttl)}
+	l = memLease{token: rand.Text(), fence: m.nextSeq(), since: now, ttl: ttl, expires: now.Add(ttl)}
 	stored := l
 	m.leases[name] = &stored
 	return l, nil, 0, nil
 }
 
-func (m *Memory) acquire(ctx context.Context, name string, wait time.Duration, busy *snapshot.Error) (memLease, error) {
+func (m *Memory) acquire(ctx context.Context, name string, ttl, wait time.Duration, busy *snapshot.Error) (memLease, error) {
 	ends := time.NewTimer(max(wait, 0))
 	defer ends.Stop()
 	for {
-		l, freed, left, err := m.take(name, busy)
+		l, freed, left, err := m.take(name, ttl, busy)
 		if err == nil || wait <= 0 {
 			return l, err
 		}
@@ -67,7 +67,7 @@ func (m *Memory) renew(name, token string, fence uint64, gone *snapshot.Error) (
 	if !m.holds(name, token, fence) || m.leases[name].expires.Sub(now) <= time.Second {
 		return time.Time{}, gone
 	}
-	m.leases[name].expires = now.Add(m.ttl)
+	m.leases[name].expires = now.Add(m.leases[name].ttl)
 	return m.leases[name].expires, nil
 }
 
@@ -81,14 +81,51 @@ func (m *Memory) release(name, token string, fence uint64) {
 	}
 }
 
+// leaseSeconds rounds a lease duration up to whole seconds and checks it.
+func leaseSeconds(d time.Duration) (time.Duration, error) {
+	rounded := (d + time.Second - 1).Truncate(time.Second)
+	if rounded < 3*time.Second || rounded > 600*time.Second {
+		return 0, snapshot.Errorf(snapshot.BadRequest, "a lease of %v is not between 3s and 10m", d)
+	}
+	return rounded, nil
+}
+
 func (m *Memory) Acquire(ctx context.Context, id snapshot.ThreadID, wait time.Duration) (snapshot.Lease, error) {
-	busy := snapshot.Errorf(snapshot.WriterConflict, "thread %q is held", id).With("threadId", string(id))
-	l, err := m.acquire(ctx, writerName(id), wait, busy)
+	return m.acquireThread(ctx, id, m.ttl, wait)
+}
+
+func (m *Memory) AcquireFor(ctx context.Context, id snapshot.ThreadID, ttl, wait time.Duration) (snapshot.Lease, error) {
+	ttl, err := leaseSeconds(ttl)
 	if err != nil {
 		return snapshot.Lease{}, err
 	}
+	return m.acquireThread(ctx, id, ttl, wait)
+}
+
+func (m *Memory) acquireThread(ctx context.Context, id snapshot.ThreadID, ttl, wait time.Duration) (snapshot.Lease, error) {
+	busy := snapshot.Errorf(snapshot.WriterConflict, "thread %q is held", id).With("threadId", string(id))
+	l, err := m.acquire(ctx, writerName(id), ttl, wait, busy)
+	if err != nil {
+		return snapshot.Lease{}, err
+	}
+	m.mu.Lock()
+	err = m.refuse(id)
+	if err == nil {
+		m.thread(id)
+	}
+	m.mu.Unlock()
+	if err != nil {
+		m.release(writerName(id), l.token, l.fence)
+		return snapshot.Lease{}, err
+	}
 	return snapshot.Lease{Writer: snapshot.Writer{ThreadID: id, OwnerToken: l.token, Fence: l.fence},
-		ExpiresAt: snapshot.Millis(l.expires.UnixMilli()), RenewAfterMs: m.ttl.Milliseconds() / 3}, nil
+		ExpiresAt: snapshot.Millis(l.expires.UnixMilli()), RenewAfterMs: l.ttl.Milliseconds() / 3}, nil
+}
+
+func (m *Memory) Holds(ctx context.Context, w snapshot.Writer) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.admit(w.ThreadID, w)
 }
 
 func (m *Memory) Renew(ctx context.Context, w snapshot.Writer) (snapshot.Millis, error) {
@@ -105,10 +142,45 @@ func (m *Memory) Release(ctx context.Context, w snapshot.Writer) error {
 	return nil
 }
 
+func lockBusy(name snapshot.LockName) *snapshot.Error {
+	return snapshot.Errorf(snapshot.LockConflict, "lock %q is held", name).With("name", string(name))
+}
+
+func lockGone(name snapshot.LockName) *snapshot.Error {
+	return snapshot.Errorf(snapshot.LockLost, "lock %q is no longer yours", name).With("name", string(name))
+}
+
+func (m *Memory) AcquireLock(ctx context.Context, name snapshot.LockName, ttl, wait time.Duration) (snapshot.LockLease, error) {
+	var err error
+	if ttl == 0 {
+		ttl = m.ttl
+	} else if ttl, err = leaseSeconds(ttl); err != nil {
+		return snapshot.LockLease{}, err
+	}
+	l, err := m.acquire(ctx, lockName(name), ttl, wait, lockBusy(name))
+	if err != nil {
+		return snapshot.LockLease{}, err
+	}
+	return snapshot.LockLease{Lock: snapshot.Lock{Name: name, OwnerToken: l.token, Fence: l.fence},
+		ExpiresAt: snapshot.Millis(l.expires.UnixMilli()), RenewAfterMs: l.ttl.Milliseconds() / 3}, nil
+}
+
+func (m *Memory) RenewLock(ctx context.Context, l snapshot.Lock) (snapshot.Millis, error) {
+	until, err := m.renew(lockName(l.Name), l.OwnerToken, l.Fence, lockGone(l.Name))
+	if err != nil {
+		return 0, err
+	}
+	return snapshot.Millis(until.UnixMilli()), nil
+}
+
+func (m *Memory) ReleaseLock(ctx context.Context, l snapshot.Lock) error {
+	m.release(lockName(l.Name), l.OwnerToken, l.Fence)
+	return nil
+}
+
 func (m *Memory) Lock(ctx context.Context, name snapshot.LockName, wait time.Duration, fn func(context.Context) error) error {
-	busy := snapshot.Errorf(snapshot.LockConflict, "lock %q is held", name).With("name", string(name))
-	gone := snapshot.Errorf(snapshot.LockLost, "lock %q is no longer yours", name).With("name", string(name))
-	l, err := m.acquire(ctx, lockName(name), wait, busy)
+	busy, gone := lockBusy(name), lockGone(name)
+	l, err := m.acquire(ctx, lockName(name), m.ttl, wait, busy)
 	if err != nil {
 		return err
 	}
@@ -126,7 +198,7 @@ func (m *Memory) Lock(ctx context.Context, name snapshot.LockName, wait time.Dur
 }
 
 func (m *Memory) keep(ctx context.Context, cancel context.CancelCauseFunc, name string, l memLease, gone *snapshot.Error) error {
-	tick := time.NewTicker(m.ttl / 3)
+	tick := time.NewTicker(l.ttl / 3)
 	defer tick.Stop()
 	for {
 		select {

@@ -4,12 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"sandkeep/internal/leaktest"
 	"sandkeep/internal/snapshot/snapshottest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestMemory(t *testing.T) {
 	open := func(t *testing.T) snapshottest.Stores { return snapshottest.NewMemory(2*time.Second, nil) }

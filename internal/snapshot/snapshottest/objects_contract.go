@@ -25,6 +25,8 @@ func RunObjectsContract(t *testing.T, newObjects func(t *testing.T) snapshot.Obj
 		"Known": objectsKnown, "Unstable": objectsUnstable, "Refuses": objectsRefuse,
 		"SourceError": objectsSourceError, "Prefix": objectsPrefix, "Ranges": objectsRanges,
 		"Canceled": objectsCanceled, "Items": objectsItems, "Artifacts": objectsArtifacts,
+		"Blobs": objectsBlobs, "Lend": objectsLend, "Import": objectsImport, "ImportMissing": objectsImportMissing,
+		"ImportElsewhere": objectsImportElsewhere, "ImportParent": objectsImportParent, "ImportRefuses": objectsImportRefuses,
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) { test(t, newObjects(t)) })
