@@ -14,7 +14,8 @@ import (
 type appending struct {
 	s     *Store
 	rec   *snapshot.Record
-	data  []byte // rec as it is stored
+	data  []byte                // rec as it is stored
+	head  snapshot.CheckpointID // the head to append to
 	fence uint64
 	fork  bool // the thread must be empty, and the commit sets its conversation
 
@@ -36,12 +37,8 @@ var (
 
 // Append makes rec visible as the child of expectedHead. (§3)
 func (s *Store) Append(ctx context.Context, rec *snapshot.Record, expectedHead snapshot.CheckpointID, w snapshot.Writer) error {
-	if rec.Parent != expectedHead {
-		return snapshot.Errorf(snapshot.ParentMismatch, "checkpoint %q has parent %q, not the expected head %q", rec.ID, rec.Parent, expectedHead)
-	}
-	t := writerOf(rec.Thread)
 	if w.ThreadID != rec.Thread {
-		return t.lost("the writer is of another thread")
+		return writerOf(rec.Thread).lost("the writer is of another thread")
 	}
 	data, err := encodeRecord(rec)
 	if err != nil {
@@ -49,16 +46,28 @@ func (s *Store) Append(ctx context.Context, rec *snapshot.Record, expectedHead s
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	// Steps 1 and 2. The look at the lease only stops early, so its order does not matter.
-	var th thread
-	err = inParallel(
-		func() error { return s.holds(ctx, t, w.OwnerToken, w.Fence) },
-		func() (err error) { th, err = s.readThread(ctx, rec.Thread); return err })
+	th, err := s.heldThread(ctx, w) // steps 1 and 2
 	if err != nil {
 		return fmt.Errorf("append checkpoint %q: %w", rec.ID, err)
 	}
-	a := &appending{s: s, rec: rec, data: data, fence: w.Fence}
+	a := &appending{s: s, rec: rec, data: data, head: expectedHead, fence: w.Fence}
 	return a.run(ctx, th, true)
+}
+
+// heldThread reads the thread of a writer. The look at the lease only stops
+// early, so its order does not matter.
+func (s *Store) heldThread(ctx context.Context, w snapshot.Writer) (th thread, err error) {
+	var lost error
+	err = inParallel(
+		func() error { lost = s.holds(ctx, writerOf(w.ThreadID), w.OwnerToken, w.Fence); return nil },
+		func() (err error) { th, err = s.readThread(ctx, w.ThreadID); return err })
+	switch {
+	case err != nil:
+		return th, err
+	case th.Deleted:
+		return th, threadDeleted(th.id)
+	}
+	return th, lost
 }
 
 // encodeRecord leaves out what is never stored.
@@ -142,7 +151,8 @@ func (a *appending) admit(ctx context.Context, th thread) error {
 	if !th.exists || th.Fence != a.fence {
 		return writerOf(th.id).lost("another writer took the thread over")
 	}
-	if snapshot.CheckpointID(th.Head) == a.rec.Parent && !(a.fork && (th.Depth > 0 || th.Revision > 0)) {
+	stale := snapshot.CheckpointID(th.Head) != a.head || a.fork && (th.Depth > 0 || th.Revision > 0)
+	if !stale && a.rec.Parent == a.head {
 		return nil
 	}
 	found, err := a.s.get(ctx, a.rec.ID)
@@ -155,8 +165,12 @@ func (a *appending) admit(ctx context.Context, th thread) error {
 	if a.fork {
 		return destinationNotEmpty(a.rec, "it has checkpoints or a conversation")
 	}
-	return snapshot.Errorf(snapshot.StaleHead, "the head of thread %q is %q, not %q; read the thread and append to its head", th.id, th.Head, a.rec.Parent).
-		With("threadId", th.id).With("actualHead", th.Head)
+	if stale {
+		return snapshot.Errorf(snapshot.StaleHead, "the head of thread %q is %q, not %q; read the thread and append to its head", th.id, th.Head, a.head).
+			With("threadId", th.id).With("actualHead", th.Head)
+	}
+	return snapshot.Errorf(snapshot.ParentMismatch, "checkpoint %q has parent %q, not the expected head %q; send the head as its parent", a.rec.ID, a.rec.Parent, a.head).
+		With("threadId", th.id).With("checkpointId", a.rec.ID)
 }
 
 // taken answers for a visible record that has the id.
@@ -167,7 +181,7 @@ func (a *appending) taken(found *snapshot.Record) error {
 		}
 		return destinationNotEmpty(a.rec, fmt.Sprintf("checkpoint id %q is in use", a.rec.ID))
 	}
-	if a.rec.Repeats(found) {
+	if a.rec.Repeats(found) && a.rec.Parent == a.head {
 		return errThere
 	}
 	err := snapshot.Errorf(snapshot.DuplicateID, "checkpoint id %q is in use; choose another one", a.rec.ID).With("checkpointId", a.rec.ID)

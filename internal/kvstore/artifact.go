@@ -8,11 +8,19 @@ import (
 	"sandkeep/internal/snapshot"
 )
 
-// PutArtifact replaces the thread's record of an artifact.
+// PutArtifact replaces the thread's record of an artifact. One that lands after
+// the thread was deleted stays unseen and is swept.
 func (s *Store) PutArtifact(ctx context.Context, thread snapshot.ThreadID, a snapshot.ThreadArtifact) error {
 	data, err := json.Marshal(a)
 	if err != nil {
 		return snapshot.Errorf(snapshot.BadRequest, "artifact %q can't be encoded", a.ID).Because(err)
+	}
+	th, err := s.readThread(ctx, thread)
+	if err == nil && th.Deleted {
+		err = threadDeleted(thread)
+	}
+	if err != nil {
+		return fmt.Errorf("put artifact %q of thread %q: %w", a.ID, thread, err)
 	}
 	c := change{key: artifactKey(thread, a.ID), value: data, check: func(uint64) error { return nil }}
 	if _, err := s.replace(ctx, c); err != nil {
@@ -36,6 +44,10 @@ func (s *Store) Artifacts(ctx context.Context, thread snapshot.ThreadID) ([]snap
 			return nil, fmt.Errorf("list artifacts of thread %q: %w", thread, err)
 		}
 		if e.seq == 0 {
+			// Read last: while a deletion is at work the list is not whole.
+			if th, err := s.readThread(ctx, thread); err != nil || th.Deleted {
+				return nil, err
+			}
 			return recs, nil
 		}
 		var a snapshot.ThreadArtifact

@@ -18,11 +18,12 @@ import (
 
 // How a write can end without having landed.
 var (
-	errMoved = errors.New("the key is at another sequence")        // refused: nothing was written
-	errLost  = errors.New("the reply was lost")                    // it may have landed, or land later
-	errBusy  = errors.New("the store takes no requests right now") // nobody got it: nothing was written
-	errStale = errors.New("the read is older than an earlier one") // a leader that was deposed meanwhile
-	again    = []error{errMoved, errLost, errStale}                // prepare anew from a fresh read
+	errMoved  = errors.New("the key is at another sequence")        // refused: nothing was written
+	errLost   = errors.New("the reply was lost")                    // it may have landed, or land later
+	errBusy   = errors.New("the store takes no requests right now") // nobody got it: nothing was written
+	errSilent = errors.New("the store said nothing for a while")    // beside errLost
+	errStale  = errors.New("the read is older than an earlier one") // a leader that was deposed meanwhile
+	again     = []error{errMoved, errLost, errStale}                // prepare anew from a fresh read
 )
 
 // isAgain reports whether the operation has to go on from a fresh read.
@@ -46,16 +47,18 @@ type limits struct {
 	patience time.Duration // one read or write with its retries while the store takes no requests
 	whole    time.Duration // one operation of a caller that set no deadline
 	grace    time.Duration // the resolving of a lost commit reply after the caller gave up
+	silence  time.Duration // without a reply after which the store is to blame, not the time that was given
 	reread   time.Duration // the look of a waiter at the lease, should its watch be dead
 }
 
-var defaultLimits = limits{call: 5 * time.Second, patience: 12 * time.Second, whole: time.Minute, grace: 5 * time.Second, reread: 2 * time.Second}
+var defaultLimits = limits{call: 5 * time.Second, patience: 12 * time.Second, whole: time.Minute, grace: 5 * time.Second, silence: 2 * time.Second, reread: 2 * time.Second}
 
 // bucket reads and writes single keys, by the leader and conditionally.
 type bucket struct {
 	conn       transport
 	maxPayload func() int64
 	getSubject string // of leader reads
+	delSubject string // of removals that leave no marker
 	pre        string // subject of a key, in the stream
 	putPre     string // subject to publish a key to
 	limits     limits
@@ -67,6 +70,7 @@ type entry struct {
 	value []byte
 	seq   uint64
 	live  bool
+	at    time.Time // when it was written, by the server's clock
 }
 
 // write is one conditional change of a key.
@@ -87,10 +91,11 @@ type getRequest struct {
 type getReply struct {
 	Error   *jetstream.APIError `json:"error"`
 	Message *struct {
-		Subject  string `json:"subject"`
-		Sequence uint64 `json:"seq"`
-		Header   []byte `json:"hdrs"`
-		Data     []byte `json:"data"`
+		Subject  string    `json:"subject"`
+		Sequence uint64    `json:"seq"`
+		Header   []byte    `json:"hdrs"`
+		Data     []byte    `json:"data"`
+		Time     time.Time `json:"time"`
 	} `json:"message"`
 }
 
@@ -126,13 +131,14 @@ func (b *bucket) read(ctx context.Context, req getRequest) (entry, error) {
 	}
 	patient, cancel := context.WithTimeout(ctx, b.limits.patience)
 	defer cancel()
+	began := time.Now()
 	for try := 0; ; try++ {
 		e, err := b.readOnce(patient, body)
 		if !errors.Is(err, errBusy) && !errors.Is(err, errLost) {
 			return e, err
 		}
 		if pause(patient, try) != nil {
-			return entry{}, gaveUp(ctx, err)
+			return entry{}, gaveUp(ctx, b.silent(began, err))
 		}
 	}
 }
@@ -155,7 +161,7 @@ func (b *bucket) readOnce(ctx context.Context, body []byte) (entry, error) {
 	if r.Message == nil {
 		return entry{}, snapshot.Errorf(snapshot.Internal, "the store answered a read without a message")
 	}
-	e := entry{key: strings.TrimPrefix(r.Message.Subject, b.pre), value: r.Message.Data, seq: r.Message.Sequence}
+	e := entry{key: strings.TrimPrefix(r.Message.Subject, b.pre), value: r.Message.Data, seq: r.Message.Sequence, at: r.Message.Time}
 	e.live = !isMarker(r.Message.Header)
 	return e, nil
 }
@@ -231,11 +237,46 @@ func (b *bucket) message(w write) *nats.Msg {
 	return m
 }
 
+type purgeRequest struct {
+	Filter string `json:"filter"`
+	Below  uint64 `json:"seq"`
+}
+
+// purge removes what matches the pattern if its sequence is not above upTo. It
+// leaves no marker: the sequence is 0 again. Sent again, or late, it removes
+// nothing that is newer.
+func (b *bucket) purge(ctx context.Context, pattern string, upTo uint64) error {
+	if upTo == absent {
+		return nil
+	}
+	body, err := json.Marshal(purgeRequest{Filter: b.pre + pattern, Below: upTo + 1})
+	if err != nil {
+		return err
+	}
+	m, err := b.request(ctx, &nats.Msg{Subject: b.delSubject, Data: body})
+	if err == nil {
+		var r struct {
+			Error *jetstream.APIError `json:"error"`
+		}
+		if err = json.Unmarshal(m.Data, &r); r.Error != nil {
+			err = refusal(r.Error)
+		}
+	}
+	if errors.Is(err, errBusy) {
+		err = gaveUp(ctx, err)
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", shorten(pattern), err)
+	}
+	return nil
+}
+
 // request sends one message within the time of one call and translates the
 // client's errors.
 func (b *bucket) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, b.limits.call)
 	defer cancel()
+	began := time.Now()
 	r, err := b.conn.RequestMsgWithContext(ctx, m)
 	switch {
 	case err == nil:
@@ -245,7 +286,15 @@ func (b *bucket) request(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 	case errors.Is(err, nats.ErrMaxPayload):
 		return nil, snapshot.Errorf(snapshot.PayloadTooLarge, "a record of %d bytes is over what the NATS server takes in one message; raise its max_payload", len(m.Data)).Because(err)
 	}
-	return nil, fmt.Errorf("%w: %w", errLost, err)
+	return nil, b.silent(began, fmt.Errorf("%w: %w", errLost, err))
+}
+
+// silent marks a lost reply that was waited for long enough.
+func (b *bucket) silent(since time.Time, err error) error {
+	if errors.Is(err, errLost) && !errors.Is(err, errSilent) && time.Since(since) >= b.limits.silence {
+		return fmt.Errorf("%w: %w", errSilent, err)
+	}
+	return err
 }
 
 // refusal translates a definite answer of the server.
@@ -268,12 +317,14 @@ func refusal(e *jetstream.APIError) error {
 }
 
 // gaveUp is the error of a call that got no answer. The caller's own end
-// counts, unless the store was known to be away.
+// counts, unless the store was known to be away, or said nothing until the time
+// was over.
 func gaveUp(ctx context.Context, last error) error {
-	if ctx.Err() != nil && !errors.Is(last, errBusy) {
+	away := errors.Is(last, errBusy) || errors.Is(last, errSilent) && errors.Is(ctx.Err(), context.DeadlineExceeded)
+	if ctx.Err() != nil && !away {
 		return ended(ctx)
 	}
-	return snapshot.Errorf(snapshot.StoreUnavailable, "the store does not answer; check the NATS servers and send the request again").Because(errors.New(last.Error())) // the answer is final: last must not match any more
+	return snapshot.Errorf(snapshot.StoreUnavailable, "the store does not answer; check the NATS servers and the space on their disks, and send the request again").Because(errors.New(last.Error())) // the answer is final: last must not match any more
 }
 
 // ended tells why a context is over.

@@ -37,7 +37,7 @@ func (o Options) Clock(now func() time.Time) Options {
 // Impatient bounds a call, a read or write with its retries, an operation, and
 // the resolving of a lost commit reply.
 func (o Options) Impatient(call, patience, whole, grace time.Duration) Options {
-	o.limits = limits{call: call, patience: patience, whole: whole, grace: grace, reread: 50 * time.Millisecond}
+	o.limits = limits{call: call, patience: patience, whole: whole, grace: grace, silence: call, reread: 50 * time.Millisecond}
 	return o
 }
 

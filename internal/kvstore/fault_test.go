@@ -2,6 +2,7 @@ package kvstore_test
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"sync"
 	"testing"
@@ -13,8 +14,16 @@ import (
 	"sandkeep/internal/snapshot"
 )
 
-// keyOf is the key that a request writes, "" for a read.
+// keyOf is the key that a request writes, with "purge-" before it if it removes
+// it without a marker, "" for a read.
 func keyOf(m *nats.Msg) string {
+	if strings.Contains(m.Subject, ".STREAM.PURGE.") {
+		var req struct{ Filter string }
+		if json.Unmarshal(m.Data, &req) != nil {
+			return ""
+		}
+		return "purge-" + strings.SplitN(req.Filter, ".", 3)[2]
+	}
 	rest, ok := strings.CutPrefix(m.Subject, "$KV.")
 	_, key, _ := strings.Cut(rest, ".")
 	if !ok {
@@ -122,7 +131,7 @@ func (f *fault) deliver(t *testing.T, w *world) {
 
 // impatient gives up at once on a dead process.
 func impatient() kvstore.Options {
-	return options().Impatient(5*time.Second, 5*time.Second, 20*time.Second, 20*time.Millisecond)
+	return options().Impatient(5*time.Second, 5*time.Second, 20*time.Second, 3*time.Millisecond)
 }
 
 // chain reads a thread and checks that list, head and get agree and that every

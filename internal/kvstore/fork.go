@@ -19,7 +19,7 @@ func (s *Store) Fork(ctx context.Context, rec *snapshot.Record, wait time.Durati
 	if err != nil {
 		return err
 	}
-	a := &appending{s: s, rec: rec, data: data, fork: true}
+	a := &appending{s: s, rec: rec, data: data, fork: true} // of a thread without a head
 	err = s.forkFree(ctx, a)
 	if errors.Is(err, errInFull) {
 		err = s.forkInFull(ctx, a, wait)
@@ -147,4 +147,34 @@ func (s *Store) forkInFull(ctx context.Context, a *appending, wait time.Duration
 	}
 	a.fence = lease.Fence
 	return a.run(ctx, th, false)
+}
+
+// ForkHeld is a fork by a writer that holds the destination's lease: the full
+// steps, without the acquire. (§5)
+func (s *Store) ForkHeld(ctx context.Context, rec *snapshot.Record, w snapshot.Writer) error {
+	if w.ThreadID != rec.Thread {
+		return writerOf(rec.Thread).lost("the writer is of another thread")
+	}
+	data, err := encodeRecord(rec)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	th, err := s.heldThread(ctx, w)
+	var artifact entry
+	if err == nil {
+		artifact, err = s.nextLive(ctx, anyArtifactKey(rec.Thread), firstSequence)
+	}
+	if err == nil && artifact.live {
+		err = destinationNotEmpty(rec, "it has artifacts")
+	}
+	if err == nil {
+		a := &appending{s: s, rec: rec, data: data, fence: w.Fence, fork: true}
+		err = a.run(ctx, th, false)
+	}
+	if err != nil {
+		return fmt.Errorf("fork into thread %q: %w", rec.Thread, err)
+	}
+	return nil
 }

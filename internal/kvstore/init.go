@@ -1,6 +1,7 @@
 package kvstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,9 +20,11 @@ const (
 	markerTTL = 10 * time.Minute // of the markers that wake those who wait for a lease
 )
 
-// Config says how Init makes a bucket that is not there yet.
+// Config says how Init makes a bucket and a stream of events that are not there
+// yet. The stream takes replicas and storage from the bucket.
 type Config struct {
 	Store    string
+	Prefix   string                // of the subjects of events, "sandbox" if ""
 	Replicas int                   // 1 if 0
 	MaxBytes int64                 // no limit if 0
 	Storage  jetstream.StorageType // file by default
@@ -39,11 +42,15 @@ func checkStoreName(name string) error {
 	return nil
 }
 
-// Init makes the state bucket and writes the store's identity, once; later
-// calls return the identity that is there. An existing bucket keeps its size
-// and replicas.
+// Init makes the state bucket and the stream of events and writes the store's
+// identity, once; later calls return the identity that is there. An existing
+// bucket keeps its size and replicas, an existing stream its prefix.
 func Init(ctx context.Context, js jetstream.JetStream, cfg Config) (storeID string, err error) {
 	if err := checkStoreName(cfg.Store); err != nil {
+		return "", err
+	}
+	cfg.Prefix = cmp.Or(cfg.Prefix, defaultPrefix)
+	if err := checkPrefix(cfg.Prefix); err != nil {
 		return "", err
 	}
 	stream, err := js.CreateStream(ctx, streamConfig(cfg))
@@ -56,7 +63,14 @@ func Init(ctx context.Context, js jetstream.JetStream, cfg Config) (storeID stri
 	if err := checkStream(stream.CachedInfo().Config); err != nil {
 		return "", err
 	}
-	b := newBucket(js, cfg.Store)
+	if err := makeEvents(ctx, js, cfg, stream.CachedInfo().Config); err != nil {
+		return "", err
+	}
+	return newBucket(js, cfg.Store).identify(ctx)
+}
+
+// identify returns the store's identity, after it has given it one if need be.
+func (b *bucket) identify(ctx context.Context) (storeID string, err error) {
 	data, err := json.Marshal(storeInfo{Format: format, StoreID: ulid.Make().String()})
 	if err != nil {
 		return "", err

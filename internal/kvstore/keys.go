@@ -2,13 +2,18 @@ package kvstore
 
 import (
 	"strconv"
+	"strings"
 
 	"sandkeep/internal/snapshot"
 )
 
 const (
 	storeKey        = "store"
+	anyKey          = ">"
 	anyInstanceKey  = "instance.*"
+	anyThreadKey    = "thread.*"
+	anySlotKey      = "log.*.*"
+	anyPointerKey   = "checkpoint.*"
 	firstSequence   = 1
 	absent          = 0 // the sequence expected of a key that was never written
 	removalMarkerID = "PURGE"
@@ -23,6 +28,14 @@ func writerKey(t snapshot.ThreadID) string       { return "writer." + token(t) }
 func lockKey(n snapshot.LockName) string         { return "lock." + token(n) }
 func instanceKey(k snapshot.InstanceKey) string  { return "instance." + token(k) }
 func anyArtifactKey(t snapshot.ThreadID) string  { return "artifact." + token(t) + ".*" }
+
+// threadOf is the thread that a key is about: its second part.
+func threadOf(key string) (snapshot.ThreadID, error) {
+	_, rest, _ := strings.Cut(key, ".")
+	name, _, _ := strings.Cut(rest, ".")
+	id, err := snapshot.UnescapeToken(name)
+	return snapshot.ThreadID(id), err
+}
 
 func slotKey(t snapshot.ThreadID, d int64) string {
 	return "log." + token(t) + "." + strconv.FormatInt(d, 10)

@@ -111,6 +111,19 @@ func (s *Store) holds(ctx context.Context, t target, token string, fence uint64)
 	return err
 }
 
+// Holds fails unless w is the thread's current writer.
+func (s *Store) Holds(ctx context.Context, w snapshot.Writer) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	err := s.holds(ctx, writerOf(w.ThreadID), w.OwnerToken, w.Fence)
+	if errors.Is(err, snapshot.WriterLost) { // that the thread is gone tells more
+		if th, readErr := s.readThread(ctx, w.ThreadID); readErr == nil && th.Deleted {
+			err = threadDeleted(w.ThreadID)
+		}
+	}
+	return err
+}
+
 // Acquire takes the thread's lease for the store's lease time.
 func (s *Store) Acquire(ctx context.Context, id snapshot.ThreadID, wait time.Duration) (snapshot.Lease, error) {
 	return s.AcquireFor(ctx, id, s.ttl, wait)

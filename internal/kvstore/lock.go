@@ -16,7 +16,7 @@ import (
 // error even if fn returns none.
 func (s *Store) Lock(ctx context.Context, name snapshot.LockName, wait time.Duration, fn func(context.Context) error) error {
 	t := lockOf(name)
-	held, err := s.hold(ctx, t, s.ttl, wait, func(context.Context, lease) error { return nil })
+	held, err := s.hold(ctx, t, s.ttl, wait, confirmed)
 	if err != nil {
 		return fmt.Errorf("take lock %q: %w", name, err)
 	}
@@ -40,6 +40,47 @@ func (s *Store) Lock(ctx context.Context, name snapshot.LockName, wait time.Dura
 	}
 	return err
 }
+
+// AcquireLock takes a named lock, for the store's lease time if ttl is 0. (§1)
+func (s *Store) AcquireLock(ctx context.Context, name snapshot.LockName, ttl, wait time.Duration) (snapshot.LockLease, error) {
+	if ttl == 0 {
+		ttl = s.ttl
+	}
+	ttl, err := leaseSeconds(ttl, s.minLease)
+	if err != nil {
+		return snapshot.LockLease{}, err
+	}
+	held, err := s.hold(ctx, lockOf(name), ttl, wait, confirmed)
+	if err != nil {
+		return snapshot.LockLease{}, fmt.Errorf("take lock %q: %w", name, err)
+	}
+	return snapshot.LockLease{Lock: snapshot.Lock{Name: name, OwnerToken: held.token, Fence: held.fence()},
+		ExpiresAt: snapshot.Millis(held.ExpiresAt), RenewAfterMs: ttl.Milliseconds() / 3}, nil
+}
+
+// RenewLock extends a lock by its own duration. (§2)
+func (s *Store) RenewLock(ctx context.Context, l snapshot.Lock) (snapshot.Millis, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	until, err := s.renew(ctx, lockOf(l.Name), l.OwnerToken, l.Fence)
+	if err != nil {
+		return 0, fmt.Errorf("renew lock %q: %w", l.Name, err)
+	}
+	return snapshot.Millis(until.UnixMilli()), nil
+}
+
+// ReleaseLock gives a lock up; a holder that is not current is a no-op. (§2)
+func (s *Store) ReleaseLock(ctx context.Context, l snapshot.Lock) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	if err := s.release(ctx, lockOf(l.Name), l.OwnerToken, l.Fence); err != nil {
+		return fmt.Errorf("release lock %q: %w", l.Name, err)
+	}
+	return nil
+}
+
+// confirmed is for locks: they are good as soon as they are taken.
+func confirmed(context.Context, lease) error { return nil }
 
 // keep renews a lease, one renewal at a time, until the context is over (nil)
 // or the lease is lost. It looks at the clock every second, because a machine

@@ -4,10 +4,12 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"sandkeep/internal/kvstore"
@@ -19,6 +21,7 @@ import (
 type machine struct {
 	real, model snapshottest.Stores
 	writers     [][2]snapshot.Writer // of the same lease, real and model
+	locks       [][2]snapshot.Lock
 	op          int
 }
 
@@ -117,10 +120,103 @@ func (m *machine) SaveConversation(t *rapid.T) {
 	}
 }
 
+func (m *machine) Holds(t *rapid.T) {
+	w := m.writer(t)
+	m.same(t, "holds", m.real.Holds(context.Background(), w[0]), m.model.Holds(context.Background(), w[1]))
+}
+
+func (m *machine) ForkHeld(t *rapid.T) {
+	w, id := m.writer(t), m.id(t)
+	rec := m.record(id, w[0].ThreadID, "")
+	m.same(t, "held fork", m.real.ForkHeld(context.Background(), rec, w[0]), m.model.ForkHeld(context.Background(), rec, w[1]))
+}
+
+func (m *machine) DeleteHead(t *rapid.T) {
+	w := m.writer(t)
+	st, err := m.model.State(context.Background(), w[0].ThreadID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := st.Head
+	if rapid.IntRange(0, 3).Draw(t, "other") == 0 {
+		id = m.id(t)
+	}
+	a, errA := m.real.DeleteHead(context.Background(), w[0].ThreadID, id, w[0])
+	b, errB := m.model.DeleteHead(context.Background(), w[0].ThreadID, id, w[1])
+	if m.same(t, "delete head", errA, errB); a != b {
+		t.Fatalf("head %q, in memory %q", a, b)
+	}
+}
+
+func (m *machine) DeleteThread(t *rapid.T) {
+	id := m.thread(t)
+	a, errA := m.real.DeleteThread(context.Background(), id)
+	b, errB := m.model.DeleteThread(context.Background(), id)
+	if m.same(t, "delete thread", errA, errB); a != b {
+		t.Fatalf("counted %d, in memory %d", a, b)
+	}
+}
+
+func (m *machine) PutArtifact(t *rapid.T) {
+	id, a := m.thread(t), snapshot.ThreadArtifact{Artifact: snapshot.Artifact{ID: snapshot.ArtifactID(m.id(t))}}
+	a.Deleted = rapid.Bool().Draw(t, "deleted")
+	m.same(t, "put artifact", m.real.PutArtifact(context.Background(), id, a), m.model.PutArtifact(context.Background(), id, a))
+}
+
+// Sweep lets go of tombstones half of the time. The first of two sweeps may
+// find what a refused fork left.
+func (m *machine) Sweep(t *rapid.T) {
+	grace := rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "grace")
+	m.same(t, "sweep", m.real.Sweep(context.Background(), grace), m.model.Sweep(context.Background(), grace))
+	m.same(t, "sweep again", m.real.Sweep(context.Background(), grace), nil)
+}
+
+func (m *machine) AcquireLock(t *rapid.T) {
+	name := rapid.SampledFrom([]snapshot.LockName{"l0", "l.1"}).Draw(t, "name")
+	ttl := rapid.SampledFrom([]time.Duration{0, 2 * time.Second, 20 * time.Second, 601 * time.Second}).Draw(t, "ttl")
+	a, errA := m.real.AcquireLock(context.Background(), name, ttl, 0)
+	b, errB := m.model.AcquireLock(context.Background(), name, ttl, 0)
+	m.same(t, "acquire lock", errA, errB)
+	if errA == nil {
+		m.locks = append(m.locks, [2]snapshot.Lock{a.Lock, b.Lock})
+	}
+}
+
+func (m *machine) lock(t *rapid.T) [2]snapshot.Lock {
+	if len(m.locks) == 0 {
+		t.Skip("nobody ever held a lock")
+	}
+	return rapid.SampledFrom(m.locks).Draw(t, "lock")
+}
+
+func (m *machine) RenewLock(t *rapid.T) {
+	l := m.lock(t)
+	_, errA := m.real.RenewLock(context.Background(), l[0])
+	_, errB := m.model.RenewLock(context.Background(), l[1])
+	m.same(t, "renew lock", errA, errB)
+}
+
+func (m *machine) ReleaseLock(t *rapid.T) {
+	l := m.lock(t)
+	m.same(t, "release lock", m.real.ReleaseLock(context.Background(), l[0]), m.model.ReleaseLock(context.Background(), l[1]))
+}
+
 // Check compares all that can be read.
 func (m *machine) Check(t *rapid.T) {
 	ctx := context.Background()
+	idsA, _, errA := m.real.Threads(ctx, 0, 10)
+	idsB, _, errB := m.model.Threads(ctx, 0, 10)
+	slices.Sort(idsA)
+	slices.Sort(idsB)
+	if m.same(t, "threads", errA, errB); !slices.Equal(idsA, idsB) {
+		t.Fatalf("threads %v, in memory %v", idsA, idsB)
+	}
 	for _, id := range []snapshot.ThreadID{"t0", "t1", "t.2"} {
+		artsA, errA := m.real.Artifacts(ctx, id)
+		artsB, errB := m.model.Artifacts(ctx, id)
+		if m.same(t, "artifacts", errA, errB); !cmp.Equal(artsA, artsB, cmpopts.EquateEmpty()) {
+			t.Fatalf("artifacts of %q:\n%s", id, cmp.Diff(artsB, artsA))
+		}
 		a, errA := m.real.State(ctx, id)
 		b, errB := m.model.State(ctx, id)
 		if m.same(t, "state", errA, errB); !cmp.Equal(a, b) {
@@ -156,6 +252,7 @@ func TestMachine(t *testing.T) {
 		if _, err := kvstore.Init(t.Context(), w.js, kvstore.Config{Store: store}); err != nil {
 			rt.Fatal(err)
 		}
+		defer func() { _ = w.js.DeleteStream(context.Background(), kvstore.EventsName(store)) }()
 		defer func() { _ = w.js.DeleteStream(context.Background(), "KV_"+kvstore.BucketName(store)) }()
 		m := &machine{real: w.open(t, kvstore.Options{Store: store}), model: snapshottest.NewMemory(time.Minute, nil)}
 		actions := rapid.StateMachineActions(m)

@@ -8,13 +8,13 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
 	"sandkeep/internal/kvstore"
+	"sandkeep/internal/leaktest"
 	"sandkeep/internal/snapshot/snapshottest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // world is a server of its own with an initialized store.
 type world struct {
@@ -45,7 +45,7 @@ func newWorld(t testing.TB) *world {
 
 func startServer(t testing.TB, set func(*server.Options)) *server.Server {
 	t.Helper()
-	o := &server.Options{ServerName: "test", DontListen: true, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true}
+	o := &server.Options{ServerName: "test", DontListen: true, JetStream: true, StoreDir: t.TempDir(), JetStreamMaxStore: 1 << 42, JetStreamMaxMemory: 1 << 42, NoLog: true, NoSigs: true}
 	set(o)
 	srv, err := server.NewServer(o)
 	if err != nil {

@@ -20,15 +20,17 @@ func (h headID) MarshalJSON() ([]byte, error) {
 }
 
 // threadState is the value of a thread's key. Gen counts changes of the head,
-// Revision saves of the conversation.
+// Revision saves of the conversation. DeletedAt, by the clock of the worker that
+// deleted the thread, is there only with Deleted.
 type threadState struct {
-	Head     headID        `json:"head"`
-	Depth    int64         `json:"depth"`
-	Fence    uint64        `json:"fence"`
-	Gen      uint64        `json:"gen"`
-	Messages snapshot.List `json:"messages"`
-	Revision int64         `json:"revision"`
-	Deleted  bool          `json:"deleted,omitempty"`
+	Head      headID        `json:"head"`
+	Depth     int64         `json:"depth"`
+	Fence     uint64        `json:"fence"`
+	Gen       uint64        `json:"gen"`
+	Messages  snapshot.List `json:"messages"`
+	Revision  int64         `json:"revision"`
+	Deleted   bool          `json:"deleted,omitempty"`
+	DeletedAt int64         `json:"deletedAt,omitempty"` // epoch milliseconds
 }
 
 // thread is a thread state as it was read. An absent one has sequence 0 and an
@@ -59,7 +61,11 @@ func (s *Store) readThread(ctx context.Context, id snapshot.ThreadID) (thread, e
 	if err != nil {
 		return thread{}, err
 	}
-	th := thread{id: id, seq: e.seq, exists: e.live}
+	return decodeThread(id, e)
+}
+
+func decodeThread(id snapshot.ThreadID, e entry) (th thread, err error) {
+	th = thread{id: id, seq: e.seq, exists: e.live}
 	if e.live {
 		err = decode(e, &th.threadState)
 	}
@@ -108,4 +114,12 @@ func decode(e entry, into any) error {
 		}
 	}
 	return snapshot.Errorf(snapshot.FormatUnsupported, "the stored value of %s is damaged or of a newer version; run the newest version of the agent", shorten(e.key)).Because(err)
+}
+
+// decodeSome reads some members of a value that this format may hold.
+func decodeSome(e entry, into any) error {
+	if err := json.Unmarshal(e.value, into); err != nil {
+		return badKey(e.key, err)
+	}
+	return nil
 }

@@ -125,7 +125,7 @@ func newBucket(js jetstream.JetStream, store string) *bucket {
 		}
 	}
 	b := &bucket{conn: js.Conn(), maxPayload: js.Conn().MaxPayload, limits: defaultLimits,
-		getSubject: api + "STREAM.MSG.GET.KV_" + name, pre: "$KV." + name + "."}
+		getSubject: api + "STREAM.MSG.GET.KV_" + name, delSubject: api + "STREAM.PURGE.KV_" + name, pre: "$KV." + name + "."}
 	b.putPre = b.pre
 	if api != jetstream.DefaultAPIPrefix {
 		b.putPre = api + b.pre
@@ -165,6 +165,9 @@ func (s *Store) repeat(ctx context.Context, unresolved func() bool, attempt func
 			now = late
 		}
 		if pause(now, try) != nil {
+			if errors.Is(err, errSilent) {
+				return gaveUp(now, err)
+			}
 			return ended(now)
 		}
 	}
