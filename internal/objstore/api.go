@@ -15,6 +15,7 @@ import (
 
 const (
 	callTimeout = 5 * time.Second        // one request to the server
+	silence     = 2 * time.Second        // without a reply after which the server is to blame, not the time that was given
 	patience    = 20 * time.Second       // without any answer, through a leader election
 	firstWait   = 20 * time.Millisecond  // before a second try
 	lastWait    = 500 * time.Millisecond // between later tries
@@ -55,9 +56,13 @@ func infoSubject(bucket, name string) string {
 func (a api) send(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) {
 	limited, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	began := time.Now()
 	reply, err := a.request(limited, msg)
 	if err == nil {
 		return reply, nil
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) && time.Since(began) >= silence {
+		return nil, silent(err)
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()

@@ -15,12 +15,7 @@ import (
 // PutArtifact stores bytes under their digest. newBytes is 0 if they were there
 // already. Bytes that do not have the digest and size are InvalidBlob.
 func (s *Store) PutArtifact(ctx context.Context, d snapshot.Digest, size int64, open func() (io.ReadCloser, error)) (newBytes int64, err error) {
-	if size < 0 {
-		return 0, snapshot.Errorf(snapshot.BadRequest, "an artifact can't have %d bytes", size)
-	}
-	stored, err := s.put(ctx, object{
-		bucket: s.artifacts(), name: objectName(d), nuid: d.String(), digest: d, size: size, exact: true, open: open,
-	})
+	stored, err := s.putExact(ctx, s.artifacts(), d, size, open)
 	if err != nil {
 		return 0, fmt.Errorf("store artifact %s: %w", d, err)
 	}
@@ -37,20 +32,6 @@ func (s *Store) OpenArtifact(ctx context.Context, d snapshot.Digest, size int64)
 	if err != nil {
 		return nil, err // not r: a nil *objectReader is no nil interface
 	}
-	return r, nil
-}
-
-// openExact opens a content-addressed object and makes its reader check the
-// digest asked for, whatever the info says.
-func (s *Store) openExact(ctx context.Context, bucket string, d snapshot.Digest, size int64) (*objectReader, error) {
-	r, err := s.openObject(ctx, bucket, objectName(d))
-	if err != nil {
-		return nil, err
-	}
-	if r.info.Size != uint64(size) {
-		return nil, r.damaged(fmt.Sprintf("it has %d bytes instead of %d", r.info.Size, size))
-	}
-	r.info.Digest = infoDigest(d)
 	return r, nil
 }
 
@@ -87,12 +68,28 @@ const maxObjectName = 1024
 // PutReply stores a reply that is too large for a message and names its object,
 // "<bucket>/<name>". It is kept for an hour.
 func (s *Store) PutReply(ctx context.Context, data []byte) (string, error) {
+	return s.lend(ctx, sha256.Sum256(data), int64(len(data)), readerOf(data))
+}
+
+// Lend puts bytes where a client can fetch them for an hour, "<bucket>/<name>".
+// They are read twice, the first time for their digest.
+func (s *Store) Lend(ctx context.Context, size int64, open func() (io.ReadCloser, error)) (object string, err error) {
+	r, err := open()
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, r); err != nil {
+		return "", fmt.Errorf("read what is lent: %w", err)
+	}
+	return s.lend(ctx, snapshot.Digest(sum.Sum(nil)), size, open)
+}
+
+func (s *Store) lend(ctx context.Context, d snapshot.Digest, size int64, open func() (io.ReadCloser, error)) (string, error) {
 	// A name of its own: an equal reply of an hour ago is about to expire.
 	name := nuid.Next()
-	_, err := s.upload(ctx, object{
-		bucket: s.replies(), name: name, nuid: name, digest: snapshot.Digest(sha256.Sum256(data)),
-		size: int64(len(data)), exact: true, open: readerOf(data),
-	})
+	_, err := s.upload(ctx, object{bucket: s.replies(), name: name, nuid: name, digest: d, size: size, exact: true, open: open})
 	if err != nil {
 		return "", fmt.Errorf("store reply: %w", err)
 	}

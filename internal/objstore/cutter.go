@@ -49,6 +49,10 @@ var itemRows = rowKind[[]byte]{
 	first:  func([]byte) string { return "" },
 }
 
+func newEntryRows(w *listWriter) inlineOr[snapshot.Entry] {
+	return inlineOr[snapshot.Entry]{cutter: cutter[snapshot.Entry]{kind: entryRows, out: w.page}}
+}
+
 // cutter collects rows into pages that end where the rows themselves say so,
 // so that a change leaves the pages before and after it as they were.
 type cutter[T any] struct {

@@ -31,6 +31,13 @@
 // Where it ends follows from the digest of its last content, so equal trees
 // make equal packs. Larger contents are cut by FastCDC first.
 //
+// # Loose blobs
+//
+// A client that captures by itself puts each content as an object of its own,
+// named by its digest; an entry without pieces refers to it. It counts as there
+// when its info and all its chunks are, and is hashed whenever it is read or
+// put again.
+//
 // # Lists
 //
 // A manifest or a conversation is cut into pages by its own items, each page a

@@ -102,11 +102,14 @@ func (s *Store) OpenFile(ctx context.Context, e snapshot.Entry, offset, length i
 	return &fileReader{ctx: ctx, s: s, pieces: e.Pieces, skip: offset, left: length}, nil
 }
 
-// fileReader hands out the pieces of a file, one in memory at a time.
+// fileReader hands out the pieces of a file. It holds the pack that it reads,
+// which other readers may have pushed out of the cache by its next piece.
 type fileReader struct {
 	ctx    context.Context
 	s      *Store
 	pieces []snapshot.Piece
+	name   snapshot.Digest // of the pack
+	pack   []byte
 	skip   int64 // bytes to pass over first
 	left   int64
 	data   []byte
@@ -128,7 +131,7 @@ func (r *fileReader) Read(p []byte) (int, error) {
 }
 
 func (r *fileReader) Close() error {
-	r.data, r.err = nil, errors.New("read of a closed file")
+	r.data, r.pack, r.err = nil, nil, errors.New("read of a closed file")
 	return nil
 }
 
@@ -140,7 +143,15 @@ func (r *fileReader) advance() error {
 	if r.left == 0 || len(r.pieces) == 0 {
 		return io.EOF
 	}
-	data, err := r.s.content(r.ctx, r.pieces[0])
+	piece := r.pieces[0]
+	if r.pack == nil || r.name != piece.Pack {
+		pack, err := r.s.cache.get(r.ctx, piece.Pack)
+		if err != nil {
+			return err
+		}
+		r.name, r.pack = piece.Pack, pack
+	}
+	data, err := r.s.part(r.pack, piece)
 	if err != nil {
 		return err
 	}
@@ -149,25 +160,4 @@ func (r *fileReader) advance() error {
 	r.left -= int64(len(r.data))
 	r.skip, r.pieces = 0, r.pieces[1:]
 	return nil
-}
-
-// openLoose streams a blob that is an object of its own. It is read twice: its
-// digest is known at its end only, and nothing unchecked is handed out.
-func (s *Store) openLoose(ctx context.Context, e snapshot.Entry, offset, length int64) (io.ReadCloser, error) {
-	check, err := s.openExact(ctx, s.files(), e.Digest, e.Size)
-	if err != nil {
-		return nil, err
-	}
-	defer check.Close()
-	if _, err := io.Copy(io.Discard, check); err != nil {
-		return nil, err
-	}
-	r := s.readObject(ctx, s.files(), check.info)
-	if _, err := io.CopyN(io.Discard, r, offset); err != nil {
-		return nil, errors.Join(err, r.Close())
-	}
-	return struct {
-		io.Reader
-		io.Closer
-	}{io.LimitReader(r, length), r}, nil
 }

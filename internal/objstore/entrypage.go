@@ -124,6 +124,17 @@ func checkEntry(e snapshot.Entry) error {
 	return nil
 }
 
+// checkNext is checkEntry for one that follows the path last.
+func checkNext(e snapshot.Entry, last string) error {
+	if err := checkEntry(e); err != nil {
+		return err
+	}
+	if e.Path <= last {
+		return snapshot.Errorf(snapshot.InvalidEntry, "entry %q comes after %q; entries are sorted by path, each once", e.Path, last)
+	}
+	return nil
+}
+
 func entryFault(e snapshot.Entry) string {
 	switch {
 	case e.Kind != snapshot.KindFile && (e.Size != 0 || e.Mtime != 0 || !e.Digest.IsZero() || len(e.Pieces) > 0):

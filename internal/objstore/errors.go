@@ -71,13 +71,19 @@ func settled(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, snapshot.StoreUnavailable): // before the end of the time, or why nothing came until then
+		return err
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, errUnknown), errors.Is(err, errMoved):
-		return snapshot.Errorf(snapshot.StoreUnavailable,
-			"the object store does not answer; check the connection and the streams, then try again").Because(err)
+		return silent(err)
 	}
 	return err
+}
+
+func silent(cause error) error {
+	return snapshot.Errorf(snapshot.StoreUnavailable,
+		"the object store does not answer; check the NATS servers and the space on their disks, then try again").Because(cause)
 }
 
 func missing(bucket, name string) error {

@@ -2,6 +2,9 @@ package objstore
 
 import (
 	"context"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 
 	"sandkeep/internal/snapshot"
 )
@@ -46,9 +49,24 @@ func (x *index) add(d snapshot.Digest, size int64, spans []span) {
 }
 
 // addParent makes the contents of a manifest known. One that can't be read is
-// no parent: the tree is stored anew, and so healed.
+// no parent: the tree is stored anew, and so healed; as are contents whose packs
+// are gone from the store.
 func (x *index) addParent(ctx context.Context, s *Store, parent snapshot.List) (whole bool, err error) {
-	packs := map[snapshot.Digest]*packRef{}
+	for range 2 {
+		packs := map[snapshot.Digest]*packRef{}
+		if whole, err := x.addEntries(ctx, s, parent, packs); err != nil || !whole {
+			return false, err
+		}
+		lost, err := s.losePacks(ctx, packs)
+		if err != nil || !lost {
+			return err == nil, err
+		}
+		*x = *newIndex() // and again, without what lies in those
+	}
+	return true, nil
+}
+
+func (x *index) addEntries(ctx context.Context, s *Store, parent snapshot.List, packs map[snapshot.Digest]*packRef) (whole bool, err error) {
 	for e, err := range s.Entries(ctx, parent, "", "") {
 		if unreadable(err) {
 			*x = *newIndex()
@@ -63,6 +81,26 @@ func (x *index) addParent(ctx context.Context, s *Store, parent snapshot.List) (
 		x.addEntry(s, e, packs)
 	}
 	return true, nil
+}
+
+// losePacks looks for the packs, which costs little beside their bytes, and
+// keeps those that are not whole from being reused.
+func (s *Store) losePacks(ctx context.Context, packs map[snapshot.Digest]*packRef) (lost bool, err error) {
+	var missing atomic.Bool
+	group, look := errgroup.WithContext(ctx)
+	group.SetLimit(lookups)
+	for name := range packs {
+		group.Go(func() error {
+			there, err := s.present(look, object{bucket: s.packs(), name: objectName(name)})
+			if err == nil && !there {
+				s.suspects.add(s.packs(), objectName(name))
+				missing.Store(true)
+			}
+			return err
+		})
+	}
+	err = group.Wait()
+	return missing.Load(), err
 }
 
 func (x *index) addEntry(s *Store, e snapshot.Entry, packs map[snapshot.Digest]*packRef) {

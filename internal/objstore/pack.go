@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -102,6 +103,9 @@ func (s *Store) packObject(name snapshot.Digest, stored []byte) object {
 // loadPack fetches a pack and unpacks it.
 func (s *Store) loadPack(ctx context.Context, name snapshot.Digest) ([]byte, error) {
 	r, err := s.openObject(ctx, s.packs(), objectName(name))
+	if errors.Is(err, snapshot.MissingBlob) {
+		s.suspects.add(s.packs(), objectName(name)) // a manifest has it: nothing in it may be reused
+	}
 	if err != nil {
 		if unreadable(err) { // so that no save refers to it again
 			s.suspects.add(s.packs(), objectName(name))
@@ -112,11 +116,8 @@ func (s *Store) loadPack(ctx context.Context, name snapshot.Digest) ([]byte, err
 	if r.info.Size > maxStoredPack {
 		return nil, s.badPack(name, "it has %d bytes, more than a pack can have", r.info.Size)
 	}
-	stored := make([]byte, r.info.Size)
-	if _, err := io.ReadFull(r, stored); err != nil {
-		return nil, fmt.Errorf("read pack %s: %w", name, err)
-	}
-	if n, err := r.Read(make([]byte, 1)); n != 0 || err != io.EOF { // the digest is checked here
+	stored, err := r.all()
+	if err != nil {
 		return nil, fmt.Errorf("read pack %s: %w", name, err)
 	}
 	data, err := unpack(s.dec, stored)
@@ -138,6 +139,11 @@ func (s *Store) content(ctx context.Context, p snapshot.Piece) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.part(data, p)
+}
+
+// part returns the checked bytes of a piece of an unpacked pack.
+func (s *Store) part(data []byte, p snapshot.Piece) ([]byte, error) {
 	if p.Offset < 0 || p.Length < 0 || p.Offset > int64(len(data)) || p.Length > int64(len(data))-p.Offset {
 		s.cache.drop(p.Pack)
 		return nil, s.badPack(p.Pack, "it ends before byte %d", p.Offset+p.Length)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"math"
 	"strconv"
 	"time"
 
@@ -38,9 +39,10 @@ func (s *Store) info(ctx context.Context, bucket, name string) (info *jetstream.
 		return nil, 0, err
 	}
 	info = &jetstream.ObjectInfo{}
-	if json.Unmarshal(msg.Data, info) != nil || info.Deleted || info.NUID == "" {
+	if json.Unmarshal(msg.Data, info) != nil || info.Deleted || info.NUID == "" || info.Size > math.MaxInt64 {
 		return nil, msg.Seq, nil
 	}
+	info.Name = name // whatever it says itself
 	return info, msg.Seq, nil
 }
 
@@ -72,6 +74,18 @@ func (s *Store) readBack(ctx context.Context, bucket string, info *jetstream.Obj
 	return err
 }
 
+// all reads what is left into memory, and checks it.
+func (r *objectReader) all() ([]byte, error) {
+	data := make([]byte, r.left)
+	if _, err := io.ReadFull(r, data); err != nil {
+		return nil, err
+	}
+	if n, err := r.Read(make([]byte, 1)); n != 0 || err != io.EOF { // the digest is checked here
+		return nil, err
+	}
+	return data, nil
+}
+
 // objectReader streams the chunks of an object in batches of direct gets, and
 // asks the leader when a batch has less than the info promises.
 type objectReader struct {
@@ -88,6 +102,7 @@ type objectReader struct {
 	err   error
 
 	sub     *nats.Subscription // of the batch under way
+	inbox   chan *nats.Msg     // what came of it
 	pending int                // its chunks that are still to come
 	before  uint64             // sequence of its newest chunk, 0 before the first
 	link    uint64             // reconnects when it was asked for
@@ -194,15 +209,18 @@ func (r *objectReader) receive() (*nats.Msg, error) {
 			return nil, err
 		}
 	}
+	look := time.NewTicker(glance)
+	defer look.Stop()
 	for waited := time.Duration(0); ; waited += glance {
-		ctx, cancel := context.WithTimeout(r.ctx, glance)
-		msg, err := r.sub.NextMsgWithContext(ctx)
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || r.ctx.Err() != nil {
-			return msg, err
-		}
-		if waited >= idleLimit || r.s.nc.Stats().Reconnects != r.link { // what was on its way is lost
-			return nil, err
+		select {
+		case msg := <-r.inbox:
+			return msg, nil
+		case <-r.ctx.Done():
+			return nil, r.ctx.Err()
+		case <-look.C:
+			if waited >= idleLimit || r.s.nc.IsClosed() || r.s.nc.Stats().Reconnects != r.link { // what was on its way is lost
+				return nil, context.DeadlineExceeded
+			}
 		}
 	}
 }
@@ -221,7 +239,8 @@ func (r *objectReader) ask() error {
 	}
 	r.link, r.before = r.s.nc.Stats().Reconnects, 0
 	inbox := r.s.nc.NewInbox()
-	if r.sub, err = r.s.nc.SubscribeSync(inbox); err != nil {
+	r.inbox = make(chan *nats.Msg, batchChunks+1) // all of it, and its end: a full channel loses messages
+	if r.sub, err = r.s.nc.ChanSubscribe(inbox, r.inbox); err != nil {
 		return err
 	}
 	return r.s.nc.PublishRequest(r.s.prefix+"DIRECT.GET."+streamName(r.bucket), inbox, body)

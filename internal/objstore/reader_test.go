@@ -133,6 +133,28 @@ func TestOpenFile_LooseBlob(t *testing.T) {
 	}
 }
 
+// TestOpenFile_HoldsItsPack reads a file of many pieces with a cache that keeps
+// nothing.
+func TestOpenFile_HoldsItsPack(t *testing.T) {
+	s, js := newStore(t)
+	data := snapshottest.RandomBytes(1, 24<<20)
+	list, _ := snapshottest.WriteTree(t, s, snapshot.List{}, map[string][]byte{"f": data})
+	s, err := objstore.Open(t.Context(), js, objstore.Options{Store: "box", CacheBytes: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := entryOf(t, s, list, "f")
+	names := map[snapshot.Digest]bool{}
+	for _, p := range e.Pieces {
+		names[p.Pack] = true
+	}
+	loads := s.CountLoads()
+	checkTree(t, s, list, map[string][]byte{"f": data})
+	if len(names) == len(e.Pieces) || loads() > len(names)+1 { // and a page
+		t.Errorf("%d loads of %d packs for %d pieces", loads(), len(names), len(e.Pieces))
+	}
+}
+
 // TestOpenFile_Parallel reads files of one pack at once: it is fetched once,
 // and a reader that gives up does not fail the others.
 func TestOpenFile_Parallel(t *testing.T) {

@@ -14,10 +14,10 @@ import (
 // Options of a Store.
 type Options struct {
 	Store      string // prefix of the bucket names
-	CacheBytes int64  // budget for unpacked packs; 64 MiB by default
+	CacheBytes int64  // budget for unpacked packs; 32 MiB by default
 }
 
-const defaultCacheBytes = 64 << 20
+const defaultCacheBytes = 32 << 20 // two packs at least: those of neighbouring files
 
 // Store reads and writes the objects of one store. It is safe for concurrent
 // use and needs no closing; the connection stays its maker's.

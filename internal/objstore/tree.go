@@ -70,9 +70,7 @@ func (s *Store) NewTree(ctx context.Context, parent snapshot.List) (snapshot.Tre
 		cancel()
 		return nil, err
 	}
-	t := &tree{s: s, cancel: cancel, files: newPacker(ctx, s), pages: pages, known: known}
-	t.rows = inlineOr[snapshot.Entry]{cutter: cutter[snapshot.Entry]{kind: entryRows, out: pages.page}}
-	return t, nil
+	return &tree{s: s, cancel: cancel, files: newPacker(ctx, s), pages: pages, rows: newEntryRows(pages), known: known}, nil
 }
 
 // Known reports whether the content can be reused without its bytes.
@@ -181,11 +179,8 @@ func (t *tree) Add(ctx context.Context, e snapshot.Entry) error {
 		return errFinished
 	}
 	e.Pieces = nil
-	if err := checkEntry(e); err != nil {
+	if err := checkNext(e, t.last); err != nil {
 		return err
-	}
-	if e.Path <= t.last {
-		return snapshot.Errorf(snapshot.InvalidEntry, "entry %q comes after %q; entries are sorted by path, each once", e.Path, t.last)
 	}
 	w := waiting{entry: e}
 	if e.Kind == snapshot.KindFile {

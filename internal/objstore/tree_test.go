@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -256,10 +257,10 @@ func TestTree_Healed(t *testing.T) {
 // TestTree_Lost loses every other reply of the server.
 func TestTree_Lost(t *testing.T) {
 	s, _ := newStore(t)
-	n := 0
+	var n atomic.Int64 // two packs may be on their way
 	s.Intercept(func(ctx context.Context, msg *nats.Msg, send objstore.Send) (*nats.Msg, error) {
 		reply, err := send(ctx, msg)
-		if n++; n%3 == 0 {
+		if n.Add(1)%3 == 0 {
 			return nil, nats.ErrTimeout
 		}
 		return reply, err

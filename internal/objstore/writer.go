@@ -30,6 +30,7 @@ type object struct {
 	digest       snapshot.Digest
 	size         int64
 	exact        bool // an info with another digest or size is not this object
+	doubted      bool // the bytes of one that is there are read before it is believed
 	open         func() (io.ReadCloser, error)
 }
 
@@ -93,28 +94,33 @@ func (s *Store) present(ctx context.Context, o object) (bool, error) {
 	if err != nil || info == nil {
 		return false, err
 	}
-	return s.whole(ctx, o, info)
+	return s.isWhole(ctx, o, info)
 }
 
-// whole asks for the number of the chunks that an info names. The bytes of a
-// suspect are read as well.
-func (s *Store) whole(ctx context.Context, o object, info *jetstream.ObjectInfo) (bool, error) {
+// isWhole reports whether the info is that of the object, and the object whole.
+func (s *Store) isWhole(ctx context.Context, o object, info *jetstream.ObjectInfo) (bool, error) {
 	if o.exact && (info.Size != uint64(o.size) || info.Digest != infoDigest(o.digest)) {
 		return false, nil
 	}
-	n, err := s.count(ctx, o.bucket, chunkSubject(o.bucket, info.NUID))
+	return s.whole(ctx, o.bucket, info, o.doubted)
+}
+
+// whole asks the leader for the number of the object's chunks. If it is doubted,
+// or proved unreadable before, its bytes are read as well.
+func (s *Store) whole(ctx context.Context, bucket string, info *jetstream.ObjectInfo, doubted bool) (bool, error) {
+	n, err := s.count(ctx, bucket, chunkSubject(bucket, info.NUID))
 	if err != nil || n < int(info.Chunks) {
 		return false, err
 	}
-	if !s.suspects.has(o.bucket, o.name) {
+	if !doubted && !s.suspects.has(bucket, info.Name) {
 		return true, nil
 	}
-	err = s.readBack(ctx, o.bucket, info)
+	err = s.readBack(ctx, bucket, info)
 	if unreadable(err) {
 		return false, nil
 	}
 	if err == nil {
-		s.suspects.drop(o.bucket, o.name)
+		s.suspects.drop(bucket, info.Name)
 	}
 	return err == nil, err
 }
@@ -128,7 +134,7 @@ func (u *upload) look(ctx context.Context, others bool) (there bool, err error) 
 			return false, err
 		}
 		if info != nil {
-			if there, err := u.whole(ctx, u.object, info); err != nil || there {
+			if there, err := u.isWhole(ctx, u.object, info); err != nil || there {
 				return there, err
 			}
 		}
