@@ -79,10 +79,7 @@ func (w *Worker) accept(e endpoint, c *call) {
 		w.respond(c, nil, err)
 		return
 	}
-	t, p := decoded.(task), w.light
-	if e.heavy {
-		p = w.heavy
-	}
+	t, p := decoded.(task), w.pool(e)
 	if !p.admit(func() { w.work(e, p, t, c) }) {
 		w.respond(c, nil, snapshot.Errorf(snapshot.Busy, "the worker has no room for %s now; send it again after retryAfterMs", c.name).With("retryAfterMs", 1000))
 	}
@@ -112,7 +109,7 @@ func (w *Worker) work(e endpoint, p *pool, t task, c *call) {
 
 // perform runs the task here or on its node, within the request's time.
 func (w *Worker) perform(e endpoint, p *pool, t task, c *call) (reply any, err error) {
-	c.timeout = cmp.Or(c.timeout, t.timeout, e.defaultTimeout())
+	c.timeout = cmp.Or(c.timeout, t.timeout, e.defaultTimeout(t.wait))
 	ctx, cancel := context.WithDeadline(w.base, c.started.Add(c.timeout))
 	defer cancel()
 	node, err := w.elsewhere(ctx, t, c)

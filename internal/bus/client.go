@@ -113,7 +113,7 @@ func sendFault(err error, subject string) error {
 	case errors.Is(err, nats.ErrNoResponders):
 		return snapshot.Errorf(snapshot.StoreUnavailable, "no worker answers on %s; start one with `agent serve`", subject).Because(err)
 	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout):
-		return snapshot.Errorf(snapshot.Timeout, "there was no reply on %s in time; what came of the request is unknown, sending it again is safe", subject).With("outcome", "unknown").Because(err)
+		return snapshot.Errorf(snapshot.Timeout, "there was no reply on %s in time; whether it was done is unknown, and with the same ids it can be sent again", subject).With("outcome", "unknown").Because(err)
 	case errors.Is(err, context.Canceled):
 		return snapshot.Errorf(snapshot.Canceled, "the request to %s was given up; what came of it is unknown", subject).With("outcome", "unknown").Because(err)
 	case errors.Is(err, nats.ErrBadSubject):

@@ -26,16 +26,17 @@ type common struct {
 var lenient = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
 
 // decode fills the targets, two pointers to structs whose members are flattened
-// into one object: the request and what all requests have in common. It finds faults in this order: the shape of the whole
-// request, its identifiers, its other fields. It changes nothing on a fault.
-// A request that is only {"$object": …} fills nothing but that.
+// into one object: the request and what all requests have in common. It finds
+// faults in this order: the shape of the whole request, its identifiers, what
+// the request's own CheckIDs finds between them (identifiers in arrays are not
+// set yet), its other fields. It changes nothing on a fault. A request that is only {"$object": …} fills nothing but that.
 func decode(data []byte, targets ...any) error {
 	if err := checkSyntax(data); err != nil {
 		return err
 	}
 	s := shapeOf(targets)
 	p := parser{data: data, dec: newDecoder(data)}
-	root, err := p.object(s, "", snapshot.BadRequest)
+	root, err := p.object(s, place{}, snapshot.BadRequest)
 	if err != nil {
 		return err
 	}
@@ -45,8 +46,8 @@ func decode(data []byte, targets ...any) error {
 	}
 	if claim := root["$object"]; !claim.isNull() {
 		err = fillClaim(s, root, fresh)
-	} else if err = fill(s, root, fresh, "", true); err == nil {
-		err = fill(s, root, fresh, "", false)
+	} else {
+		err = fillAll(s, root, fresh)
 	}
 	if err != nil {
 		return err
@@ -104,7 +105,7 @@ type parser struct {
 	dec  *jsontext.Decoder
 }
 
-func (p *parser) object(s *shape, at string, code snapshot.Code) (map[string]member, error) {
+func (p *parser) object(s *shape, at place, code snapshot.Code) (map[string]member, error) {
 	if _, err := p.dec.ReadToken(); err != nil {
 		return nil, syntaxFault(err)
 	}
@@ -119,7 +120,7 @@ func (p *parser) object(s *shape, at string, code snapshot.Code) (map[string]mem
 			return nil, unknownMember(s, at, name, code)
 		}
 		if _, twice := out[name]; twice {
-			return nil, snapshot.Errorf(f.code, "member %q is there twice; give it once", at+name)
+			return nil, snapshot.Errorf(f.code, "member %q is there twice; give it once", at.of(name))
 		}
 		if out[name], err = p.member(f, at); err != nil {
 			return nil, err
@@ -141,17 +142,21 @@ func (p *parser) name() (string, error) {
 	return name, nil
 }
 
-func (p *parser) member(f *field, at string) (member, error) {
-	if f.object != nil && p.dec.PeekKind() == '{' {
-		object, err := p.object(f.object, at+f.name+".", f.code)
+func (p *parser) member(f *field, at place) (member, error) {
+	switch kind := p.dec.PeekKind(); {
+	case f.object != nil && kind == '{':
+		object, err := p.object(f.object, at.in(f), f.code)
 		return member{object: object}, err
+	case f.item != nil && kind == '[':
+		raw, err := p.items(f, at, func(member, place) error { return nil })
+		return member{raw: raw}, err
 	}
 	raw, err := p.value()
 	if err != nil || f.value() == messagesType {
 		return member{raw: raw}, err
 	}
 	if k := raw.Kind(); (k == '{' || k == '[') && !raw.IsValid(jsontext.AllowInvalidUTF8(true)) {
-		return member{}, snapshot.Errorf(f.code, "a name is there twice inside %q, or it is nested too deep; it must be %s", at+f.name, f.wants())
+		return member{}, snapshot.Errorf(f.code, "a name is there twice inside %q, or it is nested too deep; it must be %s", at.of(f.name), f.wants())
 	}
 	return member{raw: raw}, nil
 }
@@ -173,73 +178,11 @@ func syntaxFault(err error) error {
 	return snapshot.Errorf(snapshot.BadRequest, "the request is not valid JSON; send one JSON object").Because(err)
 }
 
-func unknownMember(s *shape, at, name string, code snapshot.Code) error {
+func unknownMember(s *shape, at place, name string, code snapshot.Code) error {
 	if meant, ok := s.folded[strings.ToLower(name)]; ok {
-		return snapshot.Errorf(code, "unknown member %q; did you mean %q?", at+name, at+meant)
+		return snapshot.Errorf(code, "unknown member %q; did you mean %q?", at.of(name), at.of(meant))
 	}
-	return snapshot.Errorf(code, "unknown member %q; known here are %s", at+name, s.names())
-}
-
-func fillClaim(s *shape, root map[string]member, targets []reflect.Value) error {
-	if len(root) > 1 {
-		return snapshot.Errorf(snapshot.BadRequest, `"$object" stands for the whole request; send it alone`)
-	}
-	f := s.byName["$object"]
-	return f.fill(root[f.name], targets[f.target], "")
-}
-
-// fill sets the identifiers, or everything else, of an object and of those in it.
-func fill(s *shape, object map[string]member, targets []reflect.Value, at string, ids bool) error {
-	for _, f := range s.fields {
-		m := object[f.name]
-		var err error
-		switch {
-		case f.object != nil && m.object != nil:
-			err = fill(f.object, m.object, []reflect.Value{f.place(targets[f.target])}, at+f.name+".", ids)
-		case f.isID == ids:
-			err = f.fill(m, targets[f.target], at)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// place is where the value goes; a pointer gets something to point to.
-func (f *field) place(target reflect.Value) reflect.Value {
-	v := target.FieldByIndex(f.index)
-	if v.Kind() != reflect.Pointer {
-		return v
-	}
-	if v.IsNil() {
-		v.Set(reflect.New(v.Type().Elem()))
-	}
-	return v.Elem()
-}
-
-// fill sets one member that is not a nested object.
-func (f *field) fill(m member, target reflect.Value, at string) error {
-	if m.isNull() && (f.optional || f.nullable() && m.raw != nil) {
-		return nil
-	}
-	var err error
-	if m.raw == nil {
-		err = errors.New("is missing")
-	} else {
-		err = f.set(f.place(target), m.raw)
-	}
-	if err == nil && f.isID {
-		return snapshot.ValidateID(at+f.name, f.place(target).String())
-	}
-	if err != nil {
-		code := f.code
-		if f.isID {
-			code = snapshot.InvalidID
-		}
-		return snapshot.Errorf(code, "%s %s; it must be %s", at+f.name, err, f.wants())
-	}
-	return nil
+	return snapshot.Errorf(code, "unknown member %q; known here are %s", at.of(name), s.names())
 }
 
 func kindName(k jsontext.Kind) string {

@@ -3,8 +3,10 @@ package bus
 import (
 	"bytes"
 	"encoding/base64"
+	json1 "encoding/json"
 	"errors"
 	"math/big"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -27,6 +29,16 @@ type sample struct {
 	Include  snapshot.Include       `json:"include,omitempty"`
 	Point    *sampleNested          `json:"point,omitempty"`
 	Check    *struct{ sampleCheck } `json:"checkpoint,omitempty"`
+	Keys     []string               `json:"keys,omitempty"`
+	Literal  json1.Number           `json:"literal,omitempty"`
+}
+
+// CheckIDs refuses one that is its own other.
+func (s sample) CheckIDs() error {
+	if string(s.Other) == string(s.ID) {
+		return snapshot.Errorf(snapshot.WriterLost, "other is id")
+	}
+	return nil
 }
 
 type sampleNested struct {
@@ -34,7 +46,19 @@ type sampleNested struct {
 }
 
 type sampleCheck struct {
-	Files string `json:"files"`
+	Files string       `json:"files"`
+	Items []sampleItem `json:"items,omitempty"`
+	Plain []plainItem  `json:"plain,omitempty"`
+}
+
+type sampleItem struct {
+	Key  snapshot.ArtifactID `json:"artifactId"`
+	Name string              `json:"name"`
+}
+
+type plainItem struct {
+	Mtime *json1.Number `json:"mtime,omitempty"`
+	Size  int64         `json:"size"`
 }
 
 // The codes of faults inside a checkpoint are its own.
@@ -48,6 +72,17 @@ func TestDecode_Checkpoint(t *testing.T) {
 		`{"id":"","text":"","head":null,"checkpoint":{}}`:               snapshot.InvalidID,
 		`{"id":"t","text":"","checkpoint":{"files":"x"}}`:               snapshot.BadRequest,
 		`{"id":"","text":"","head":null,"x":5,"checkpoint":{"file":1}}`: snapshot.BadRequest,
+		// identifiers, what is between them, the rest
+		`{"id":"t","other":"t","text":5}`:                                                            snapshot.WriterLost,
+		`{"id":"t","other":"t","text":5,"x":1}`:                                                      snapshot.BadRequest,
+		`{"id":"t","other":"t","text":5,"checkpoint":{"files":5,"items":[{}]}}`:                      snapshot.InvalidID,
+		`{"id":"t","other":"t","checkpoint":{"files":5,"items":[{"artifactId":"a"}]}}`:               snapshot.WriterLost,
+		`{"id":"t","text":"","head":null,"checkpoint":{"files":"","items":[{"artifactId":"a"}]}}`:    snapshot.InvalidEntry,
+		`{"id":"t","text":"","head":null,"checkpoint":{"files":"","items":[5]}}`:                     snapshot.InvalidEntry,
+		`{"id":"t","text":"","head":null,"checkpoint":{"files":"","items":{}}}`:                      snapshot.InvalidEntry,
+		`{"id":"t","text":"","head":null,"checkpoint":{"files":"","items":null,"plain":[]}}`:         "",
+		`{"id":"t","text":"","head":null,"checkpoint":{"files":"","plain":[{"size":1,"size":1}]}}`:   snapshot.InvalidEntry,
+		`{"id":"t","text":"","head":null,"checkpoint":{"files":"","plain":[{"size":1,"mtime":""}]}}`: snapshot.InvalidEntry,
 	} {
 		err := decode([]byte(text), new(sample), new(common))
 		var code snapshot.Code
@@ -67,12 +102,22 @@ func FuzzDecode(f *testing.F) {
 		`{"id":"","text":"x","head":null}`, `{"Id":"t"}`, `{"id":"t","id":"t"}`, `{"id":"\ud800","text":"","head":null}`, `{"id":"t","text":"","head":null,"point":{"key":"k"}}`,
 		`{"id":"t","text":"","head":null,"number":1.0}`, `{"id":"t","text":"","head":null,"number":0.1e1}`, `{"id":"t","text":"","head":null,"point":null}`,
 		`{"id":"t","text":"","head":null,"data":"YQ"}`, `{"$object":"a/b"}`, `{"id":"t","text":"","head":null,"timeoutMs":null}`, "{\"id\":\"\xff\"}", `[`, ``, `{}x`,
+		`{"id":"t","text":"","head":null,"other":"t"}`, `{"id":"t","text":"","head":null,"keys":["a","\ud800"]}`, `{"id":"t","text":"","head":null,"keys":[],"literal":-1.50e+1}`,
+		`{"id":"t","text":"","head":null,"checkpoint":{"files":"","items":[{"artifactId":"a","name":""}, {"artifactId":"b","name":"","Name":""}],"plain":[{"size":1,"mtime":null},{"size":2,"mtime":0.1}]}}`,
+		`{"id":"t","text":"","head":null,"checkpoint":{"files":"","plain":[{"size":1},null,[{"a":1,"a":1}]]}}`, `{"id":"t","text":"","head":null,"checkpoint":{"files":"","items":[{"artifactId":""}]}}`,
 		`{"id":"t","text":"","head":null,"point":{"key":{"a":1,"a":1}}}`, `{"id":"t","text":"","head":null,"time":1e400}`, `{"id":"t","text":"","head":null,"number":10000000000000000}`,
 	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		err := decode(data, new(sample), new(common))
+		var got sample
+		err := decode(data, &got, new(common))
+		if err != nil && !reflect.ValueOf(got).IsZero() {
+			t.Errorf("decode(%q) = %v, and yet it gives %+v", data, err, got)
+		}
+		if e := (*snapshot.Error)(nil); err != nil && !errors.As(err, &e) {
+			t.Errorf("decode(%q) has no code: %v", data, err)
+		}
 		if want := reference(data); (err == nil) != want {
 			t.Errorf("decode(%q) = %v, the reference accepts: %v", data, err, want)
 		}
@@ -104,7 +149,11 @@ func reference(data []byte) bool {
 		"messages":   func(v jsontext.Value) bool { return v.Kind() == '[' },
 		"include":    refInclude,
 		"point":      func(v jsontext.Value) bool { return refObject(v, "key", 1) },
-		"checkpoint": func(v jsontext.Value) bool { return refObject(v, "files", 0) },
+		"checkpoint": refCheck,
+		"keys": func(v jsontext.Value) bool {
+			return refArray(v, 1000, func(v jsontext.Value) bool { return refText(v, 0) })
+		},
+		"literal": func(v jsontext.Value) bool { return v.Kind() == '0' },
 	}
 	required := map[string]bool{"id": true, "text": true, "head": true}
 	for name, value := range top {
@@ -120,7 +169,65 @@ func reference(data []byte) bool {
 		}
 		delete(required, name)
 	}
-	return len(required) == 0
+	return len(required) == 0 && !refEqual(top["id"], top["other"])
+}
+
+// refEqual compares two texts as they are decoded.
+func refEqual(a, b jsontext.Value) bool {
+	var s, t string
+	return json.Unmarshal(a, &s) == nil && json.Unmarshal(b, &t) == nil && s == t
+}
+
+func refCheck(v jsontext.Value) bool {
+	isNumber := func(v jsontext.Value) bool { return v.Kind() == '0' }
+	text := func(v jsontext.Value) bool { return refText(v, 0) }
+	item := func(v jsontext.Value) bool {
+		return refRecord(v, map[string]refMember{"artifactId": {check: func(v jsontext.Value) bool { return refText(v, 1) }}, "name": {check: text}})
+	}
+	plain := func(v jsontext.Value) bool {
+		return refRecord(v, map[string]refMember{"mtime": {true, isNumber}, "size": {check: refWhole}})
+	}
+	return refRecord(v, map[string]refMember{"files": {check: text},
+		"items": {true, func(v jsontext.Value) bool { return refArray(v, 1<<30, item) }},
+		"plain": {true, func(v jsontext.Value) bool { return refArray(v, 1<<30, plain) }}})
+}
+
+type refMember struct {
+	optional bool
+	check    func(jsontext.Value) bool
+}
+
+// refRecord tells whether v is an object of these members.
+func refRecord(v jsontext.Value, members map[string]refMember) bool {
+	object, ok := refMembers(v)
+	if !ok {
+		return false
+	}
+	for name, value := range object {
+		m, ok := members[name]
+		if !ok || !m.check(value) && !(m.optional && value.Kind() == 'n') {
+			return false
+		}
+	}
+	for name, m := range members {
+		if !m.optional && object[name] == nil {
+			return false
+		}
+	}
+	return true
+}
+
+func refArray(v jsontext.Value, most int, item func(jsontext.Value) bool) bool {
+	var all []jsontext.Value
+	if v.Kind() != '[' || json.Unmarshal(v, &all, jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true)) != nil || len(all) > most {
+		return false
+	}
+	for _, i := range all {
+		if !item(i) {
+			return false
+		}
+	}
+	return true
 }
 
 // refMembers splits an object whose names differ; what is in it may repeat names.

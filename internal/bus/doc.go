@@ -5,8 +5,10 @@
 // A request goes: subscription goroutine (decode, admit to a bounded pool) →
 // pool goroutine (fetch a claim-checked request, find the node, run) → reply
 // published to the request's reply subject. The micro request is never touched
-// after its handler returned. The heavy pool (saves, forks, restores) and the
-// light one (reads, small writes) are apart, so that reads never wait behind
-// saves; a relayed request takes no running slot here, so that two nodes that
-// relay to each other can't wait for each other.
+// after its handler returned. The heavy pool (saves, forks, appends, contents)
+// and the light one (reads, small writes) are apart, so that reads never wait
+// behind saves; acquires have a pool of their own, so that those that wait for a
+// lease never stand in the way of its holder. A relayed request takes no running
+// slot here, so that two nodes that relay to each other can't wait for each
+// other.
 package bus

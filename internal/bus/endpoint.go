@@ -19,6 +19,9 @@ const (
 type op[T any] struct {
 	name  string // the subject without its prefix
 	heavy bool   // moves contents: runs apart from reads
+	// wait, if there is one, tells how many ms it may stand and wait for a lease:
+	// it runs apart from everything that the lease's holder may ask for meanwhile.
+	wait func(T) int64
 	// node, if there is one, finds the node that must run the request, "" for any.
 	node func(context.Context, Service, T) (snapshot.NodeName, error)
 	run  func(context.Context, *call, T) (any, error)
@@ -28,6 +31,7 @@ type op[T any] struct {
 type endpoint struct {
 	name   string
 	heavy  bool
+	waits  bool
 	decode func(data []byte) (task, error)
 }
 
@@ -35,6 +39,7 @@ type endpoint struct {
 type task struct {
 	claim   string
 	timeout time.Duration // 0: none given
+	wait    time.Duration // comes on top of the default timeout
 	node    func(context.Context, Service) (snapshot.NodeName, error)
 	run     func(context.Context, *call) (any, error)
 }
@@ -42,16 +47,18 @@ type task struct {
 // id is the endpoint's name: micro allows no dots.
 func (e endpoint) id() string { return strings.ReplaceAll(e.name, ".", "-") }
 
-func (e endpoint) defaultTimeout() time.Duration {
+// defaultTimeout is the time of a request that gives none. The wait that it
+// asks for comes on top.
+func (e endpoint) defaultTimeout(wait time.Duration) time.Duration {
 	if e.heavy {
 		return heavyTimeout
 	}
-	return lightTimeout
+	return min(lightTimeout+wait, maxTimeout)
 }
 
 func (o op[T]) row() endpoint {
 	shapeOf([]any{new(T), new(common)}) // a type that can't be decoded shows at start
-	return endpoint{name: o.name, heavy: o.heavy, decode: o.decode}
+	return endpoint{name: o.name, heavy: o.heavy, waits: o.wait != nil, decode: o.decode}
 }
 
 func (o op[T]) decode(data []byte) (task, error) {
@@ -67,6 +74,9 @@ func (o op[T]) decode(data []byte) (task, error) {
 		return task{claim: *c.Claim}, nil
 	}
 	t := task{run: func(ctx context.Context, cl *call) (any, error) { return o.run(ctx, cl, req) }}
+	if o.wait != nil {
+		t.wait = time.Duration(min(o.wait(req), maxTimeout.Milliseconds())) * time.Millisecond
+	}
 	if o.node != nil {
 		t.node = func(ctx context.Context, svc Service) (snapshot.NodeName, error) { return o.node(ctx, svc, req) }
 	}

@@ -1,9 +1,7 @@
 package bus
 
 import (
-	"bytes"
 	"context"
-	"io"
 
 	"sandkeep/internal/snapshot"
 )
@@ -25,6 +23,25 @@ func endpoints() []endpoint {
 		op[snapshot.ListCheckpointsRequest]{name: "checkpoint.list", run: listCheckpoints}.row(),
 		op[snapshot.ThreadRequest]{name: "checkpoint.head", run: head}.row(),
 		op[snapshot.ListFilesRequest]{name: "checkpoint.files", run: listFiles}.row(),
+		// Heavy: an append may bring 64 MiB and writes pages; a fork copies a
+		// conversation; a diff of one page, like the counting of references, may
+		// have to read whole manifests; blobs are contents, and a packed one is
+		// looked for in a manifest; a thread is deleted record by record.
+		op[snapshot.AppendRequest]{name: "checkpoint.append", heavy: true, run: appendCheckpoint}.row(),
+		op[snapshot.DeleteHeadRequest]{name: "checkpoint.delete-head", run: deleteHead}.row(),
+		op[snapshot.ForkHeldRequest]{name: "checkpoint.fork", heavy: true, run: forkHeld}.row(),
+		op[snapshot.DiffRequest]{name: "checkpoint.diff", heavy: true, run: diff}.row(),
+		op[putBlobRequest]{name: "blob.put", heavy: true, run: putBlob}.row(),
+		op[snapshot.HeadBlobsRequest]{name: "blob.head", run: headBlobs}.row(),
+		op[snapshot.GetBlobRequest]{name: "blob.get", heavy: true, run: getBlob}.row(),
+		op[snapshot.ReferencesRequest]{name: "blob.references", heavy: true, run: references}.row(),
+		op[snapshot.ThreadRequest]{name: "thread.delete", heavy: true, run: deleteThread}.row(),
+		op[snapshot.AcquireRequest]{name: "writer.acquire", wait: writerWait, run: acquireWriter}.row(),
+		op[snapshot.Writer]{name: "writer.renew", run: renewWriter}.row(),
+		op[snapshot.Writer]{name: "writer.release", run: releaseWriter}.row(),
+		op[snapshot.AcquireLockRequest]{name: "lock.acquire", wait: lockWait, run: acquireLock}.row(),
+		op[snapshot.Lock]{name: "lock.renew", run: renewLock}.row(),
+		op[snapshot.Lock]{name: "lock.release", run: releaseLock}.row(),
 		op[keyRequest]{name: "instance.get", run: getInstance}.row(),
 		op[upsertRequest]{name: "instance.upsert", run: upsertInstance}.row(),
 		op[removeRequest]{name: "instance.delete", run: removeInstance}.row(),
@@ -38,8 +55,7 @@ func endpoints() []endpoint {
 type (
 	putArtifactRequest struct {
 		snapshot.PutArtifactRequest
-		Data   *[]byte `json:"data,omitempty"`
-		Object *string `json:"object,omitempty"`
+		upload
 	}
 	keyRequest struct {
 		Key snapshot.InstanceKey `json:"key"`
@@ -110,17 +126,10 @@ func readArtifact(ctx context.Context, c *call, r snapshot.ReadArtifactRequest) 
 }
 
 func putArtifact(ctx context.Context, c *call, r putArtifactRequest) (any, error) {
-	switch {
-	case (r.Data == nil) == (r.Object == nil):
-		return nil, snapshot.Errorf(snapshot.BadRequest, "give the bytes of the artifact either as data or as object")
-	case r.Data != nil:
-		r.Open = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(*r.Data)), nil }
-	default:
-		r.Open = func() (io.ReadCloser, error) {
-			body, _, err := c.transfer.OpenUpload(ctx, *r.Object)
-			return body, err
-		}
+	if err := r.check(); err != nil {
+		return nil, err
 	}
+	r.Open = r.opener(ctx, c)
 	return c.svc.PutArtifact(ctx, r.PutArtifactRequest)
 }
 

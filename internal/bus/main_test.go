@@ -13,16 +13,13 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
-	"go.uber.org/goleak"
 
 	"sandkeep/internal/bus"
+	"sandkeep/internal/leaktest"
 	"sandkeep/internal/snapshot"
 )
 
-func TestMain(m *testing.M) {
-	// The client library's own, which may outlive an object store put when the connection closes.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"))
-}
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // The domain is what the endpoints need.
 var _ bus.Service = (*snapshot.Service)(nil)

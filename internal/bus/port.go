@@ -12,9 +12,13 @@ import (
 type Service interface {
 	Snapshots
 	Checkpoints
+	Store
+	Blobs
 	Artifacts
 	Threads
 	Instances
+	Writers
+	Locks
 }
 
 type Snapshots interface {
@@ -33,6 +37,21 @@ type Checkpoints interface {
 	Head(context.Context, snapshot.ThreadRequest) (snapshot.CheckpointID, error)
 }
 
+// Store is for clients that capture checkpoints themselves.
+type Store interface {
+	Append(context.Context, snapshot.AppendRequest) (*snapshot.AppendReply, error)
+	DeleteHead(context.Context, snapshot.DeleteHeadRequest) (snapshot.CheckpointID, error)
+	ForkHeld(context.Context, snapshot.ForkHeldRequest) (*snapshot.Checkpoint, []snapshot.Warning, error)
+	Diff(ctx context.Context, req snapshot.DiffRequest, maxBytes int64) (*snapshot.DiffReply, error)
+}
+
+type Blobs interface {
+	PutBlob(context.Context, snapshot.PutBlobRequest) (*snapshot.Blob, error)
+	HeadBlobs(context.Context, snapshot.HeadBlobsRequest) (*snapshot.HeadBlobsReply, error)
+	GetBlob(ctx context.Context, req snapshot.GetBlobRequest, maxBytes int64) (*snapshot.GetBlobReply, error)
+	References(ctx context.Context, req snapshot.ReferencesRequest, maxBytes int64) (*snapshot.ReferencesReply, error)
+}
+
 type Artifacts interface {
 	ReadArtifact(ctx context.Context, req snapshot.ReadArtifactRequest, maxBytes int64) (*snapshot.ReadArtifactReply, error)
 	PutArtifact(context.Context, snapshot.PutArtifactRequest) (*snapshot.Artifact, error)
@@ -43,6 +62,7 @@ type Artifacts interface {
 type Threads interface {
 	LoadThread(context.Context, snapshot.ThreadRequest) (*snapshot.LoadThreadReply, error)
 	SaveThread(context.Context, snapshot.SaveThreadRequest) (revision int64, err error)
+	DeleteThread(context.Context, snapshot.ThreadRequest) (checkpoints int64, err error)
 }
 
 type Instances interface {
@@ -51,6 +71,18 @@ type Instances interface {
 	RemoveInstance(ctx context.Context, key snapshot.InstanceKey, expectedRevision *int64) error
 	ListInstances(ctx context.Context, req snapshot.ListInstancesRequest, maxBytes int64) (*snapshot.ListInstancesReply, error)
 	Attach(context.Context, snapshot.AttachRequest) (*snapshot.AttachReply, error)
+}
+
+type Writers interface {
+	AcquireWriter(context.Context, snapshot.AcquireRequest) (*snapshot.Lease, error)
+	RenewWriter(context.Context, snapshot.Writer) (expiresAt snapshot.Millis, err error)
+	ReleaseWriter(context.Context, snapshot.Writer) error
+}
+
+type Locks interface {
+	AcquireLock(context.Context, snapshot.AcquireLockRequest) (*snapshot.LockLease, error)
+	RenewLock(context.Context, snapshot.Lock) (expiresAt snapshot.Millis, err error)
+	ReleaseLock(context.Context, snapshot.Lock) error
 }
 
 // Transfer moves what is too large for a message.

@@ -37,6 +37,7 @@ type ServerOptions struct {
 type Server struct {
 	server *server.Server
 	lock   *storeLock
+	disk   *diskGuard
 }
 
 // StartServer starts the server and returns when clients can connect.
@@ -59,11 +60,11 @@ func StartServer(o ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := runServer(opts, o)
+	s, err := healAndRun(opts, o)
 	if err != nil {
 		return nil, errors.Join(err, lock.release())
 	}
-	return &Server{server: s, lock: lock}, nil
+	return &Server{server: s, lock: lock, disk: guardDisk(s, dir)}, nil
 }
 
 func (o ServerOptions) serverOptions(dir string) (*server.Options, error) {
@@ -119,6 +120,19 @@ func hasAuthorization(o *server.Options) bool {
 		len(o.TrustedOperators) > 0 || len(o.TrustedKeys) > 0 || o.AuthCallout != nil
 }
 
+func healAndRun(opts *server.Options, o ServerOptions) (*server.Server, error) {
+	healed, err := healStreams(opts.StoreDir)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range healed {
+		if o.Log != nil {
+			o.Log(zerolog.WarnLevel, fmt.Sprintf("wrote the checksum of the description of stream %s, which a crash had kept from being written", name))
+		}
+	}
+	return runServer(opts, o)
+}
+
 func runServer(opts *server.Options, o ServerOptions) (*server.Server, error) {
 	s, err := server.NewServer(opts)
 	if err != nil {
@@ -152,6 +166,7 @@ func (s *Server) ClientURL() string { return s.server.ClientURL() }
 // Shutdown stops the server, waits until its store is closed, and lets another
 // server have it.
 func (s *Server) Shutdown() error {
+	s.disk.close()
 	s.server.Shutdown()
 	s.server.WaitForShutdown()
 	return s.lock.release()

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"reflect"
@@ -20,6 +21,7 @@ type field struct {
 	optional bool          // json tag with omitempty: absent and null are the same
 	isID     bool          // checked before all other fields
 	object   *shape        // of a nested object, or nil
+	item     *field        // of an array of objects: what each item is, or nil
 	code     snapshot.Code // of faults in the value
 }
 
@@ -28,6 +30,7 @@ type shape struct {
 	fields []*field
 	byName map[string]*field
 	folded map[string]string // lower-case name → name
+	hasIDs bool              // here or further in
 }
 
 var shapes sync.Map // [2]reflect.Type → *shape
@@ -55,9 +58,12 @@ func (s *shape) add(t reflect.Type, target int, index []int, code snapshot.Code)
 		case name == "-":
 		case sf.Anonymous && name == "":
 			s.add(sf.Type, target, at, code)
+		case name == "":
+			panic(fmt.Sprintf("bus: field %s of %v has no name", sf.Name, t))
 		default:
 			f := &field{name: name, target: target, index: at, typ: sf.Type, optional: opts == "omitempty", code: code}
 			f.complete()
+			s.hasIDs = s.hasIDs || f.hasIDs()
 			s.fields = append(s.fields, f)
 			s.byName[name] = f
 			s.folded[strings.ToLower(name)] = name
@@ -74,11 +80,15 @@ func (f *field) complete() {
 	t := f.value()
 	_, validates := reflect.Zero(t).Interface().(interface{ Validate() error })
 	f.isID = validates && t.Kind() == reflect.String
-	if t.Kind() == reflect.Struct {
+	switch {
+	case t.Kind() == reflect.Struct:
 		f.object = &shape{byName: map[string]*field{}, folded: map[string]string{}}
 		f.object.add(t, 0, nil, f.code)
+	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct:
+		f.item = &field{typ: t.Elem(), code: f.code}
+		f.item.complete()
 	}
-	if f.name == "" || f.wants() == "" {
+	if f.wants() == "" {
 		panic(fmt.Sprintf("bus: no decoding for member %q of type %v", f.name, f.typ))
 	}
 }
@@ -91,6 +101,10 @@ func (f *field) value() reflect.Type {
 	return f.typ
 }
 
+func (f *field) hasIDs() bool {
+	return f.isID || f.object != nil && f.object.hasIDs || f.item != nil && f.item.hasIDs()
+}
+
 // nullable tells a member that must be there and may be null.
 func (f *field) nullable() bool { return f.typ.Kind() == reflect.Pointer && !f.optional }
 
@@ -98,7 +112,12 @@ var (
 	messagesType = reflect.TypeFor[snapshot.Messages]()
 	includeType  = reflect.TypeFor[snapshot.Include]()
 	bytesType    = reflect.TypeFor[[]byte]()
+	stringsType  = reflect.TypeFor[[]string]()
+	numberType   = reflect.TypeFor[json.Number]()
 )
+
+// maxStrings bounds an array of strings.
+const maxStrings = 1000
 
 // wants says in words what the member must be; "" for an unknown type.
 func (f *field) wants() string {
@@ -112,6 +131,12 @@ func (f *field) wants() string {
 		return `an array of "files" and "conversation"`
 	case t == bytesType:
 		return "a string in standard base64 with padding"
+	case t == stringsType:
+		return fmt.Sprintf("an array of at most %d strings", maxStrings)
+	case t == numberType:
+		return "a number"
+	case f.item != nil:
+		return "an array of objects"
 	}
 	switch t.Kind() {
 	case reflect.String:

@@ -21,3 +21,13 @@ func freeSpace(dir string) int64 {
 	}
 	return int64(st.Bavail) * st.Bsize
 }
+
+// diskSize is the size of the file system below dir, 0 if it can't be asked.
+func diskSize(dir string) int64 {
+	var st unix.Statfs_t
+	real, err := existing(dir)
+	if err != nil || unix.Statfs(real, &st) != nil {
+		return 0
+	}
+	return int64(st.Blocks) * st.Bsize
+}

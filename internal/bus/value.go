@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -26,6 +27,11 @@ func (f *field) set(v reflect.Value, raw jsontext.Value) error {
 		return setInclude(v, raw)
 	case bytesType:
 		return setBytes(v, raw)
+	case stringsType:
+		return setStrings(v, raw)
+	case numberType:
+		v.SetString(string(raw))
+		return nil
 	}
 	switch v.Kind() {
 	case reflect.String:
@@ -55,8 +61,10 @@ func (f *field) set(v reflect.Value, raw jsontext.Value) error {
 func (f *field) checkKind(got jsontext.Kind) error {
 	want := jsontext.Kind('"')
 	switch t := f.value(); {
-	case t == messagesType || t == includeType:
+	case t == messagesType || t == includeType || t == stringsType || f.item != nil:
 		want = '['
+	case t == numberType:
+		want = '0'
 	case t == bytesType:
 	case t.Kind() == reflect.Bool:
 		want = 't'
@@ -79,6 +87,9 @@ var errSurrogate = errors.New("has an unpaired surrogate escape")
 // unquote decodes a string literal of text that is known to be UTF-8 and JSON,
 // so that the one fault left is an unpaired surrogate.
 func unquote(raw jsontext.Value) (string, error) {
+	if inner := raw[1 : len(raw)-1]; bytes.IndexByte(inner, '\\') < 0 {
+		return string(inner), nil
+	}
 	b, err := jsontext.AppendUnquote(nil, []byte(raw))
 	if err != nil {
 		return "", errSurrogate
@@ -149,6 +160,25 @@ func setInclude(v reflect.Value, raw jsontext.Value) error {
 		out = append(out, s)
 	}
 	v.Set(reflect.ValueOf(out).Convert(v.Type()))
+	return nil
+}
+
+func setStrings(v reflect.Value, raw jsontext.Value) error {
+	out := []string{}
+	for item := range elements(raw) {
+		if len(out) == maxStrings {
+			return fmt.Errorf("has more than %d members", maxStrings)
+		}
+		if item.Kind() != '"' {
+			return fmt.Errorf("has %s at [%d]", kindName(item.Kind()), len(out))
+		}
+		s, err := unquote(item)
+		if err != nil {
+			return fmt.Errorf("%w at [%d]", err, len(out))
+		}
+		out = append(out, s)
+	}
+	v.Set(reflect.ValueOf(out))
 	return nil
 }
 

@@ -37,6 +37,7 @@ type Options struct {
 	Log      zerolog.Logger
 	Heavy    Limits // saves, forks, restores; 16 run, 256 wait
 	Light    Limits // reads and small writes; 64 run, 1024 wait
+	Leases   Limits // acquires of leases and locks; 256 run, 256 wait
 }
 
 func (o Options) withDefaults() Options {
@@ -45,6 +46,7 @@ func (o Options) withDefaults() Options {
 	// A save may wait for a lease in its slot, so there are more slots than cores.
 	o.Heavy = cmp.Or(o.Heavy, Limits{16, 256})
 	o.Light = cmp.Or(o.Light, Limits{64, 1024})
+	o.Leases = cmp.Or(o.Leases, Limits{256, 256})
 	return o
 }
 
@@ -70,6 +72,7 @@ type Worker struct {
 	counts map[string]*counters
 	heavy  *pool
 	light  *pool
+	leases *pool           // acquires: those that wait must not keep the holder's own requests waiting
 	claims *pool           // only of running slots, for fetching requests
 	base   context.Context // of all requests
 	cancel context.CancelFunc
@@ -85,7 +88,7 @@ func Serve(ctx context.Context, nc *nats.Conn, o Options) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{Options: o, nc: nc, rows: map[string]endpoint{}, counts: map[string]*counters{nodeEndpoint: {}},
-		heavy: newPool(o.Heavy), light: newPool(o.Light), claims: newPool(Limits{Running: claimsAtOnce})}
+		heavy: newPool(o.Heavy), light: newPool(o.Light), leases: newPool(o.Leases), claims: newPool(Limits{Running: claimsAtOnce})}
 	for _, e := range endpoints() {
 		w.rows[e.name], w.counts[e.id()] = e, &counters{}
 	}
@@ -127,10 +130,23 @@ func (w *Worker) register() error {
 }
 
 func (e endpoint) poolName() string {
-	if e.heavy {
+	switch {
+	case e.heavy:
 		return "heavy"
+	case e.waits:
+		return "leases"
 	}
 	return "light"
+}
+
+func (w *Worker) pool(e endpoint) *pool {
+	switch {
+	case e.heavy:
+		return w.heavy
+	case e.waits:
+		return w.leases
+	}
+	return w.light
 }
 
 // verbSubscriptions is how many control subjects micro listens to.
@@ -153,10 +169,17 @@ func (w *Worker) end(ctx context.Context) error {
 	subs := w.nc.NumSubscriptions()
 	err := w.svc.Stop()
 	w.awaitQueued(ctx, subs-len(w.rows)-1-verbSubscriptions)
-	w.heavy.close()
-	w.light.close()
+	pools := []*pool{w.heavy, w.light, w.leases}
+	for _, p := range pools {
+		p.close()
+	}
 	done := make(chan struct{})
-	go func() { defer close(done); w.heavy.wait(); w.light.wait() }()
+	go func() {
+		defer close(done)
+		for _, p := range pools {
+			p.wait()
+		}
+	}()
 	select {
 	case <-done:
 		return err

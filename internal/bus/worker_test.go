@@ -55,15 +55,15 @@ func TestService_Discovery(t *testing.T) {
 		t.Errorf("info: %+v", info.ServiceIdentity)
 	}
 	for _, e := range info.Endpoints {
-		want := "sandbox." + strings.ReplaceAll(e.Name, "-", ".")
-		if e.Name == "node" {
-			want = "sandbox.node.n1.>"
+		name := strings.ReplaceAll(strings.TrimPrefix(e.Subject, "sandbox."), ".", "-")
+		if e.Subject == "sandbox.node.n1.>" {
+			name = "node"
 		}
-		if e.Subject != want || e.QueueGroup != "sandbox" {
-			t.Errorf("endpoint %+v, want subject %s", e, want)
+		if e.Name != name || e.QueueGroup != "sandbox" {
+			t.Errorf("endpoint %+v, want name %s", e, name)
 		}
 	}
-	if last := info.Endpoints[len(info.Endpoints)-1].Name; len(info.Endpoints) != 20 || last != "snapshot-save" {
+	if last := info.Endpoints[len(info.Endpoints)-1].Name; len(info.Endpoints) != 35 || last != "snapshot-save" {
 		t.Errorf("%d endpoints, the last is %s", len(info.Endpoints), last)
 	}
 	i := slices.IndexFunc(stats.Endpoints, func(e *micro.EndpointStats) bool { return e.Name == "checkpoint-head" })
