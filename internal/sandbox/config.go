@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -99,8 +100,9 @@ type fileDefinition struct {
 //	   "provider": "local", "reuse": "thread" or "none", "snapshotMaxAge": "24h",
 //	   "include": [], "exclude": [], "defaultExcludes": true,
 //	   "includeCredentials": false, "strict": false,
-//	   "secrets": {"API_KEY": {"env": "API_KEY"} or {"file": "/path"} or {"value": "…"}}}}}
+//	   "secrets": {"API_KEY": {"env": "API_KEY"} or {"file": "path"} or {"value": "…"}}}}}
 //
+// A relative path of a secret begins at the folder of the configuration.
 // Every member but "definitions" is optional. Unknown and duplicate members are
 // refused. The error names all faults, one a line, and no secret.
 func Load(path string) (*Config, error) {
@@ -108,14 +110,15 @@ func Load(path string) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read sandbox definitions: %w", err)
 	}
-	cfg, err := parse(raw, os.LookupEnv)
+	cfg, err := parse(raw, filepath.Dir(path))
 	if err != nil {
 		return nil, fmt.Errorf("check sandbox definitions in %s: %w", path, err)
 	}
 	return cfg, nil
 }
 
-func parse(raw []byte, getenv func(string) (string, bool)) (*Config, error) {
+// parse checks definitions; dir is where relative names of files begin.
+func parse(raw []byte, dir string) (*Config, error) {
 	var file fileConfig
 	if err := decode(raw, &file); err != nil {
 		return nil, err
@@ -126,7 +129,7 @@ func parse(raw []byte, getenv func(string) (string, bool)) (*Config, error) {
 		cfg.defaultName = DefaultName
 	}
 	for _, name := range slices.Sorted(maps.Keys(file.Definitions)) {
-		for _, err := range cfg.add(name, file.Definitions[name], getenv) {
+		for _, err := range cfg.add(name, file.Definitions[name], dir) {
 			faults = append(faults, fmt.Errorf("definition %q: %w", name, err))
 		}
 	}
@@ -140,7 +143,7 @@ func parse(raw []byte, getenv func(string) (string, bool)) (*Config, error) {
 }
 
 // add takes one definition and returns what is wrong with it.
-func (c *Config) add(name string, raw jsontext.Value, getenv func(string) (string, bool)) []error {
+func (c *Config) add(name string, raw jsontext.Value, dir string) []error {
 	var d fileDefinition
 	if err := decode(raw, &d); err != nil {
 		return []error{err}
@@ -152,7 +155,7 @@ func (c *Config) add(name string, raw jsontext.Value, getenv func(string) (strin
 	def, err := d.domain(name)
 	faults = append(faults, err...)
 	for _, key := range slices.Sorted(maps.Keys(d.Secrets)) {
-		secret, err := loadSecret(d.Secrets[key], getenv)
+		secret, err := loadSecret(d.Secrets[key], dir)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("secret %q: %w", key, err))
 			continue
@@ -199,13 +202,13 @@ func patternFaults(p snapshot.Policy) (faults []error) {
 	return faults
 }
 
-func loadSecret(raw jsontext.Value, getenv func(string) (string, bool)) (Secret, error) {
+func loadSecret(raw jsontext.Value, dir string) (Secret, error) {
 	var source secretSource
 	if err := json.Unmarshal(raw, &source, json.RejectUnknownMembers(true)); err != nil {
 		// The library's text may quote the value.
 		return Secret{}, errors.New(`give an object with exactly one of "env", "file" and "value", a string`)
 	}
-	return source.resolve(getenv)
+	return source.resolve(dir)
 }
 
 // decode is strict about duplicates and types. Unknown members are collected by

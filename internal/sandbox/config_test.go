@@ -37,15 +37,22 @@ func registry(t testing.TB, cfg *sandbox.Config) *sandbox.Registry {
 func TestLoad(t *testing.T) {
 	t.Setenv("SANDKEEP_TEST_KEY", "from-the-environment")
 	secretFile := write(t, "from-a-file\n")
-	cfg, err := sandbox.Load(write(t, fmt.Sprintf(`{"default": "go", "definitions": {
+	config := write(t, fmt.Sprintf(`{"default": "go", "definitions": {
 		"go": {"provider": "local", "reuse": "none", "snapshotMaxAge": "24h", "include": ["src"], "exclude": ["*.o"],
 			"defaultExcludes": false, "includeCredentials": true, "strict": true,
-			"secrets": {"A": {"env": "SANDKEEP_TEST_KEY"}, "B": {"file": %q}, "C": {"value": "spelled-out"}}},
-		"plain": {"secrets": {"C": {"value": "spelled-out"}}}}}`, secretFile)))
+			"secrets": {"A": {"env": "SANDKEEP_TEST_KEY"}, "B": {"file": %q}, "D": {"file": "beside/it"}, "C": {"value": "spelled-out"}}},
+		"plain": {"secrets": {"C": {"value": "spelled-out"}}}}}`, secretFile))
+	beside := filepath.Join(filepath.Dir(config), "beside")
+	for _, err := range []error{os.Mkdir(beside, 0o700), os.WriteFile(filepath.Join(beside, "it"), []byte("beside-the-file"), 0o600)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg, err := sandbox.Load(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"from-a-file", "from-the-environment", "spelled-out"}
+	want := []string{"beside-the-file", "from-a-file", "from-the-environment", "spelled-out"}
 	if got := cfg.Secrets(); !slices.Equal(got, want) {
 		t.Errorf("Secrets() = %q, want %q", got, want)
 	}

@@ -54,7 +54,16 @@ func (l local) Resume(_ context.Context, id, _ string) (snapshot.Sandbox, error)
 			"sandbox %q lives on node %q and the request was answered by node %q; send it again", id, node, l.node).
 			With("node", string(node))
 	}
-	return l.directory(name)
+	info, err := l.look(name)
+	switch {
+	case err != nil:
+		return snapshot.Sandbox{}, err
+	case info == nil:
+		return snapshot.Sandbox{}, missing(id)
+	case !info.IsDir():
+		return snapshot.Sandbox{}, missing(id).Because(fmt.Errorf("it is not a directory but %s", info.Mode().Type()))
+	}
+	return snapshot.Sandbox{Dir: filepath.Join(l.root, name)}, nil
 }
 
 // Node is the node that the id names, "" for an id of another form.
@@ -75,30 +84,47 @@ func (l local) adopt(name string) (string, error) {
 		return "", snapshot.Errorf(snapshot.InvalidPath,
 			"sandbox name %q has a '/'; give the name of a directory that lies directly in the sandbox root", name)
 	}
-	if _, err := l.directory(name); err != nil {
+	id := LocalID(l.node, name)
+	info, err := l.look(name)
+	switch {
+	case err != nil:
 		return "", err
+	case info == nil:
+		return "", snapshot.Errorf(snapshot.MissingReusableSandbox,
+			"node %q has no directory %q in its sandbox root; name the node that has it, or make it", l.node, name).With("providerSandboxId", id)
+	case !info.IsDir():
+		return "", snapshot.Errorf(snapshot.MissingReusableSandbox,
+			"%q in the sandbox root of node %q is %s, not a directory; name a directory, or the node that has it", name, l.node, kind(info)).
+			With("providerSandboxId", id)
 	}
-	return LocalID(l.node, name), nil
+	return id, nil
 }
 
-// directory looks at a valid name in the root.
-func (l local) directory(name string) (snapshot.Sandbox, error) {
-	id := LocalID(l.node, name)
+func kind(info fs.FileInfo) string {
+	switch info.Mode().Type() {
+	case 0:
+		return "a file"
+	case fs.ModeSymlink:
+		return "a link"
+	}
+	return "a special file"
+}
+
+// look looks at a valid name in the root, and returns nil if nothing is there.
+func (l local) look(name string) (fs.FileInfo, error) {
 	root, err := os.OpenRoot(l.root)
 	if err != nil {
-		return snapshot.Sandbox{}, fmt.Errorf("open sandbox root: %w", err)
+		return nil, fmt.Errorf("open sandbox root: %w", err)
 	}
 	defer root.Close()
 	info, err := root.Lstat(name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENAMETOOLONG):
-		return snapshot.Sandbox{}, missing(id).Because(err)
-	case err != nil:
-		return snapshot.Sandbox{}, fmt.Errorf("look for sandbox %q: %w", id, err)
-	case !info.IsDir():
-		return snapshot.Sandbox{}, missing(id).Because(fmt.Errorf("it is not a directory but %s", info.Mode().Type()))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENAMETOOLONG) {
+		return nil, nil
 	}
-	return snapshot.Sandbox{Dir: filepath.Join(l.root, name)}, nil
+	if err != nil {
+		return nil, fmt.Errorf("look for sandbox %q: %w", LocalID(l.node, name), err)
+	}
+	return info, nil
 }
 
 func missing(id string) *snapshot.Error {

@@ -120,6 +120,18 @@ func TestAdopt(t *testing.T) {
 			t.Errorf("Adopt(%q) = %q, %v, want %v", name, id, err, want)
 		}
 	}
+	// Any worker may answer, so the message says which one has looked.
+	for name, want := range map[string]string{
+		"absent":                 `node "here" has no directory "absent"`,
+		"file":                   `"file" in the sandbox root of node "here" is a file`,
+		"link":                   `"link" in the sandbox root of node "here" is a link`,
+		strings.Repeat("n", 400): `node "here" has no directory`,
+	} {
+		_, err := r.Adopt(t.Context(), name)
+		if e := snapshot.AsError(err); e == nil || !strings.Contains(e.Message, want) || strings.Contains(e.Message, root) {
+			t.Errorf("Adopt(%q): %v, want %s", name, err, want)
+		}
+	}
 }
 
 func TestNode(t *testing.T) {

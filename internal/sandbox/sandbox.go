@@ -96,7 +96,7 @@ func (r *Registry) Node(rec snapshot.Instance) snapshot.NodeName {
 
 // Adopt gives the providerSandboxId of the existing directory name under this
 // node's sandbox root. A name that is not one of a directory directly in the
-// root is InvalidPath, an absent directory MissingReusableSandbox.
+// root is InvalidPath, one of no directory MissingReusableSandbox.
 func (r *Registry) Adopt(_ context.Context, name string) (string, error) {
 	return r.local.adopt(name)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -46,8 +47,9 @@ type secretSource struct {
 	Value *string `json:"value"`
 }
 
-func (s secretSource) resolve(getenv func(string) (string, bool)) (Secret, error) {
-	value, err := s.read(getenv)
+// resolve finds the value; dir is where a relative file name begins.
+func (s secretSource) resolve(dir string) (Secret, error) {
+	value, err := s.read(dir)
 	if err != nil {
 		return Secret{}, err
 	}
@@ -57,16 +59,19 @@ func (s secretSource) resolve(getenv func(string) (string, bool)) (Secret, error
 	return newSecret(value), nil
 }
 
-func (s secretSource) read(getenv func(string) (string, bool)) (string, error) {
+func (s secretSource) read(dir string) (string, error) {
 	switch {
 	case s.Env != nil && s.File == nil && s.Value == nil:
-		value, ok := getenv(*s.Env)
+		value, ok := os.LookupEnv(*s.Env)
 		if !ok {
 			return "", fmt.Errorf("the environment variable %q is not set", *s.Env)
 		}
 		return value, nil
 	case s.File != nil && s.Env == nil && s.Value == nil:
-		return readSecretFile(*s.File)
+		if filepath.IsAbs(*s.File) {
+			return readSecretFile(*s.File)
+		}
+		return readSecretFile(filepath.Join(dir, *s.File))
 	case s.Value != nil && s.Env == nil && s.File == nil:
 		return *s.Value, nil
 	}
