@@ -137,7 +137,7 @@ func (c *artifactDeleteCmd) Run(ctx context.Context, std agent.IO, top *cli) err
 	return one(ctx, std, top, "artifact.delete", snapshot.DeleteArtifactRequest{ThreadID: c.Thread, ArtifactID: c.Artifact}, nothing)
 }
 
-// upload reads the file of an artifact: small ones stand in the request, large
+// upload reads a file for a request: small ones stand in the request, large
 // ones are put into the uploads bucket first.
 func (k *caller) upload(ctx context.Context, path string) (*[]byte, string, error) {
 	f, err := input(k.std, path)
@@ -152,7 +152,7 @@ func (k *caller) upload(ctx context.Context, path string) (*[]byte, string, erro
 		return &head, "", nil
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("read artifact: %w", err)
+		return nil, "", fmt.Errorf("read file: %w", err)
 	}
 	bucket, name := k.Store+"-uploads", rand.Text()
 	ctx, cancel := context.WithTimeout(ctx, k.timeout)
@@ -162,7 +162,7 @@ func (k *caller) upload(ctx context.Context, path string) (*[]byte, string, erro
 		_, err = store.Put(ctx, jetstream.ObjectMeta{Name: name}, io.MultiReader(bytes.NewReader(head), f))
 	}
 	if err != nil {
-		return nil, "", snapshot.Errorf(snapshot.StoreUnavailable, "the artifact could not be put into bucket %s; try again", bucket).Because(err)
+		return nil, "", snapshot.Errorf(snapshot.StoreUnavailable, "the file could not be put into bucket %s; try again", bucket).Because(err)
 	}
 	return nil, bucket + "/" + name, nil
 }

@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"go.uber.org/goleak"
 
 	"sandkeep/internal/agent"
 	"sandkeep/internal/bus"
+	"sandkeep/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // machine is a state directory, with a server and a worker on it if started.
 type machine struct {
@@ -39,20 +39,30 @@ func newMachine(t *testing.T) *machine {
 	return m
 }
 
-func (m *machine) start() *machine {
+func (m *machine) common() agent.Common {
+	return agent.Common{Prefix: "sandbox", Store: "sandbox", StateDir: filepath.Join(m.dir, "state")}
+}
+
+// server starts a server with a store, without a worker.
+func (m *machine) server() *agent.Server {
 	m.t.Helper()
-	common := agent.Common{Prefix: "sandbox", Store: "sandbox", StateDir: filepath.Join(m.dir, "state")}
-	setup, err := agent.NewSetup(common, agent.Worker{Node: "n1", Lease: 30 * time.Second}, io.Discard)
-	if err != nil {
-		m.t.Fatal(err)
-	}
 	e := agent.Embedded{StoreDir: filepath.Join(m.dir, "store"), AllowTempStore: true, Listen: "127.0.0.1:0", Sync: "interval", Auth: "token"}
-	server, err := agent.StartServer(common, e, bus.ConnectOptions{}, zerolog.Nop())
+	server, err := agent.StartServer(m.common(), e, bus.ConnectOptions{}, zerolog.Nop())
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	m.t.Cleanup(func() { _ = server.Shutdown() })
-	if err := server.Init(m.t.Context(), common, e, agent.Buckets{}); err != nil {
+	if err := server.Init(m.t.Context(), m.common(), e, agent.Buckets{}); err != nil {
+		m.t.Fatal(err)
+	}
+	return server
+}
+
+func (m *machine) start() *machine {
+	m.t.Helper()
+	server := m.server()
+	setup, err := agent.NewSetup(m.common(), agent.Worker{Node: "n1", Lease: 30 * time.Second}, io.Discard)
+	if err != nil {
 		m.t.Fatal(err)
 	}
 	worker, err := setup.Start(m.t.Context(), server.Link)
@@ -98,6 +108,12 @@ func TestCommands(t *testing.T) {
 	m.write("box/sub/f", "hello\n", 0o644)
 	m.write("box/run", "#!/bin/sh\n", 0o755)
 	m.write("box/odd\x1b[31mname", "x", 0o600)
+	box := filepath.Join(m.dir, "state", "sandboxes", "box")
+	for _, err := range []error{os.Symlink("sub/f", filepath.Join(box, "link")), os.Mkdir(filepath.Join(box, "empty"), 0o755)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 
 	m.want(0, "n1/box", "instance", "attach", "t", "box")
 	m.want(1, "SANDBOX_SNAPSHOT_INVALID_PATH", "instance", "attach", "t", "../box")
@@ -118,9 +134,12 @@ func TestCommands(t *testing.T) {
 	}
 	m.want(0, "hello\n", "cat", "c1", "sub/f")
 	m.want(4, "SANDBOX_SNAPSHOT_MISSING_ENTRY", "cat", "c1", "nothing")
+	m.want(1, `"link" is a link to "sub/f"`, "cat", "c1", "link")
+	m.want(1, `"empty" is a directory`, "cat", "c1", "empty")
+	m.want(1, `"sub" is a directory`, "cat", "c1", "sub")
 	m.want(0, "thread u", "fork", "t", "u", "--checkpoint", "c1", "--id", "u1")
 	m.want(5, "SANDBOX_SNAPSHOT_FORK_DESTINATION_NOT_EMPTY", "fork", "t", "u")
-	m.want(0, "into out on node n1", "restore", "u", "out")
+	m.want(0, "into out on node n1, 3 files", "restore", "u", "out")
 	m.want(1, "SANDBOX_SNAPSHOT_DESTINATION_NOT_EMPTY", "restore", "u", "out")
 	m.want(6, "SANDBOX_NODE_UNREACHABLE", "restore", "u", "out2", "--node", "n2")
 	got, err := os.ReadFile(filepath.Join(m.dir, "state", "restored", "out", "sub", "f"))
@@ -219,11 +238,24 @@ func TestRequest(t *testing.T) {
 	}
 	m.want(1, `"code":"SANDBOX_BAD_REQUEST"`, "request", "checkpoint.head", `{"thread": "t"}`)
 	m.want(1, `"code":"SANDBOX_SNAPSHOT_INVALID_ID"`, "request", "checkpoint.head")
-	m.want(6, "no worker answers", "request", "no.such.subject")
+	m.want(6, `"details":{}`, "request", "no.such.subject")
+	m.want(6, "no worker serves sandbox.snapshot.sav; the nearest that is served is sandbox.snapshot.save (", "request", "snapshot.sav")
+	m.want(6, "the nearest that is served is sandbox.checkpoint.head (", "--prefix", "sandbx", "head", "t")
 }
 
 func TestUnavailable(t *testing.T) {
 	m := newMachine(t)
+	own := "the state directory's own server is not running, and "
+	if _, _, text := m.run("", "--server", "nats://127.0.0.1:1", "head", "t"); strings.Contains(text, own) {
+		t.Errorf("about another server: %s", text)
+	}
+	if err := os.MkdirAll(filepath.Join(m.dir, "state"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(m.dir, "state", "server"), []byte("nats://127.0.0.1:1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.want(6, own+"no NATS server answers at nats://127.0.0.1:1;", "head", "t")
 	m.want(6, "no NATS server answers", "--server", "nats://127.0.0.1:1", "head", "t")
 	m.want(6, "no NATS server answers", "--server", "nats://127.0.0.1:1", "init")
 	m.want(0, "0.0.0-dev", "version")

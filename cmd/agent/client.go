@@ -13,6 +13,9 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/dustin/go-humanize"
+	"github.com/nats-io/nats.go"
+
 	"sandkeep/internal/agent"
 	"sandkeep/internal/bus"
 	"sandkeep/internal/snapshot"
@@ -21,6 +24,7 @@ import (
 // caller sends the requests of one command and prints what comes back.
 type caller struct {
 	*bus.Client
+	nc      *nats.Conn
 	std     agent.IO
 	json    bool
 	timeout time.Duration
@@ -38,7 +42,7 @@ func (c *cli) with(ctx context.Context, std agent.IO, fn func(context.Context, *
 
 func newCaller(l agent.Link, c agent.Common, std agent.IO, json bool, timeout time.Duration) *caller {
 	client := bus.NewClient(l.Conn, bus.ClientOptions{Prefix: c.Prefix, Store: c.Store, JetStream: l.JS})
-	return &caller{Client: client, std: std, json: json, timeout: timeout}
+	return &caller{Client: client, nc: l.Conn, std: std, json: json, timeout: timeout}
 }
 
 // one is a command of one request. Its reply is printed as it came or by show.
@@ -62,9 +66,7 @@ func (k *caller) call(ctx context.Context, subject string, request, reply any) e
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, k.timeout)
-	defer cancel()
-	out, err := k.Request(ctx, k.Subject(subject), withTimeout(raw, k.timeout))
+	out, err := k.send(ctx, k.Subject(subject), withTimeout(raw, k.timeout))
 	if err != nil {
 		return k.fail(err)
 	}
@@ -82,6 +84,17 @@ func (k *caller) call(ctx context.Context, subject string, request, reply any) e
 	return nil
 }
 
+// send sends a request as it is, within --timeout.
+func (k *caller) send(ctx context.Context, subject string, request []byte) ([]byte, error) {
+	limited, cancel := context.WithTimeout(ctx, k.timeout)
+	defer cancel()
+	out, err := k.Request(limited, subject, request)
+	if err != nil {
+		return nil, k.advise(ctx, err, subject, request)
+	}
+	return out, nil
+}
+
 // fail prints the error reply with --json; the error itself is for people.
 func (k *caller) fail(err error) error {
 	e, ok := errors.AsType[*snapshot.Error](err)
@@ -93,8 +106,12 @@ func (k *caller) fail(err error) error {
 
 // printFault writes an error in the shape of an error reply.
 func printFault(w io.Writer, e *snapshot.Error) error {
+	details := e.Details
+	if details == nil {
+		details = map[string]any{} // always an object
+	}
 	body, err := marshal(map[string]any{"error": map[string]any{
-		"code": e.Code, "message": e.Message, "retryable": e.Code.Retryable(), "details": e.Details,
+		"code": e.Code, "message": e.Message, "retryable": e.Code.Retryable(), "details": details,
 	}})
 	if err != nil {
 		return err
@@ -142,6 +159,14 @@ func shown(s string) string {
 		return strconv.Quote(s)
 	}
 	return s
+}
+
+// plural counts things: "1 file", "2 files".
+func plural(n int64, what, many string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return humanize.Comma(n) + " " + many
 }
 
 // input opens a file, or stdin for "-".

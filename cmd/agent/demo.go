@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/dustin/go-humanize"
-
 	"sandkeep/internal/agent"
 	"sandkeep/internal/bus"
 	"sandkeep/internal/snapshot"
@@ -37,6 +35,7 @@ type report struct {
 	Compared    int      `json:"compared"`
 	Differences []string `json:"differences"`
 	Excluded    int      `json:"excluded"`
+	Skipped     int      `json:"skipped"` // can't be copied or kept
 	Changes     []change `json:"changes"`
 	Steps       []step   `json:"steps"`
 }
@@ -125,7 +124,7 @@ func (d *demo) run(ctx context.Context, source string) error {
 	if err != nil {
 		return fmt.Errorf("read workspace: %w", err)
 	}
-	d.took("make workspace", start, fmt.Sprintf("%s entries", humanize.Comma(int64(len(saved)))))
+	d.took("make workspace", start, plural(int64(len(saved)), "entry", "entries"))
 	first, err := d.saveFirst(ctx)
 	if err != nil {
 		return err
@@ -153,7 +152,7 @@ func (d *demo) run(ctx context.Context, source string) error {
 		return fmt.Errorf("read restored tree: %w", err)
 	}
 	d.compare(saved, restored, first.Coverage, before)
-	d.took("compare", start, fmt.Sprintf("%s entries", humanize.Comma(int64(d.report.Compared))))
+	d.took("compare", start, plural(int64(d.report.Compared), "entry", "entries"))
 	return nil
 }
 
@@ -162,6 +161,7 @@ func (d *demo) makeWorkspace(ctx context.Context, source, workspace string) erro
 		return smallWorkspace(workspace)
 	}
 	skipped, err := copyTree(ctx, source, workspace, d.dir)
+	d.report.Skipped = len(skipped)
 	for _, s := range skipped {
 		fmt.Fprintf(d.std.Err, "agent: not copied: %s\n", shown(s))
 	}
@@ -184,7 +184,7 @@ func (d *demo) save(ctx context.Context, name string) (checkpoint, error) {
 	start := time.Now()
 	var cp checkpoint
 	err := d.call(ctx, "snapshot.save", snapshot.SaveRequest{ThreadID: thread, RunID: "demo", Label: name}, &cp)
-	d.took(name, start, fmt.Sprintf("%s files, %s, %s new", humanize.Comma(cp.Stats.Files), size(cp.Stats.Bytes), size(cp.Stats.NewBytes)))
+	d.took(name, start, fmt.Sprintf("%s, %s, %s new", plural(cp.Stats.Files, "file", "files"), size(cp.Stats.Bytes), size(cp.Stats.NewBytes)))
 	return cp, err
 }
 
@@ -200,7 +200,7 @@ func (d *demo) forkAndRestore(ctx context.Context, id snapshot.CheckpointID) err
 	if err := d.call(ctx, "restore", snapshot.RestoreRequest{ThreadID: branch, Path: "fork"}, &reply); err != nil {
 		return err
 	}
-	d.took("restore the fork", start, fmt.Sprintf("%s files, %s", humanize.Comma(reply.Files), size(reply.Bytes)))
+	d.took("restore the fork", start, fmt.Sprintf("%s, %s", plural(reply.Files, "file", "files"), size(reply.Bytes)))
 	return nil
 }
 

@@ -7,8 +7,10 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -113,18 +115,19 @@ func diffEntries(before, after map[string]entry) []change {
 const maxDifferences = 50
 
 // compare checks the restored tree entry by entry. What is absent must have
-// been left out by a rule that the checkpoint reports, and other bytes must be
-// those that the checkpoint has with secrets taken out.
+// been left out by a rule or skipped, as the checkpoint reports, and other bytes
+// must be those that the checkpoint has with secrets taken out.
 func (d *demo) compare(saved, restored tree, c snapshot.Coverage, listed map[string]entry) {
 	rules := slices.Collect(maps.Keys(c.Excluded))
-	for _, s := range c.Skipped {
-		rules = append(rules, s.Path)
-	}
 	d.report.Equal = true
 	for _, p := range saved.paths() {
 		got, ok := restored[p]
 		if !ok && excludedBy(p, rules) {
 			d.report.Excluded++
+			continue
+		}
+		if !ok && skippedBy(p, c) {
+			d.report.Skipped++
 			continue
 		}
 		d.report.Compared++
@@ -141,6 +144,28 @@ func (d *demo) compare(saved, restored tree, c snapshot.Coverage, listed map[str
 			d.differs(p, "was not there")
 		}
 	}
+}
+
+// skippedBy tells whether a checkpoint reports that it could not keep a path or
+// a directory above it. The rows of a report are limited: where there are more,
+// a path that no checkpoint can have is among them.
+func skippedBy(p string, c snapshot.Coverage) bool {
+	if c.More > 0 && snapshot.ValidatePath(p) != nil {
+		return true
+	}
+	for at := p; at != "."; at = path.Dir(at) {
+		quoted := strconv.Quote(at)
+		if slices.ContainsFunc(c.Skipped, func(s snapshot.Skipped) bool { return named(s.Path, at) || named(s.Path, quoted[1:len(quoted)-1]) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// named tells whether a report names a path, which it cuts if it is long.
+func named(row, p string) bool {
+	head, cut := strings.CutSuffix(row, "…")
+	return row == p || cut && strings.HasPrefix(p, head)
 }
 
 func (d *demo) differs(p, what string) {
@@ -178,8 +203,12 @@ func (d *demo) print(asJSON bool) error {
 		fmt.Fprintf(&b, "differs: %s\n", shown(s))
 	}
 	if d.report.Equal {
-		fmt.Fprintf(&b, "\nEqual: %s entries came back as they were saved (path, kind, bytes, mode, link target, mtime); %s were left out by the rules.\n",
-			humanize.Comma(int64(d.report.Compared)), humanize.Comma(int64(d.report.Excluded)))
+		fmt.Fprintf(&b, "\nEqual: %s came back as they were saved (path, kind, bytes, mode, link target, mtime); %s were left out by the rules",
+			plural(int64(d.report.Compared), "entry", "entries"), humanize.Comma(int64(d.report.Excluded)))
+		if d.report.Skipped > 0 {
+			fmt.Fprintf(&b, ", %s can't be kept, by their kind or name", humanize.Comma(int64(d.report.Skipped)))
+		}
+		fmt.Fprintln(&b, ".")
 	}
 	_, err := fmt.Fprint(d.std.Out, b.String())
 	return errors.Join(verdict, err)

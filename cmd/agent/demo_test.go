@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,6 +76,39 @@ func TestDemo_Directory(t *testing.T) {
 	after, err := readTree(t.Context(), dir)
 	if err != nil || !cmp.Equal(before, after, cmp.AllowUnexported(node{})) {
 		t.Errorf("the directory was changed: %v\n%s", err, cmp.Diff(before, after, cmp.AllowUnexported(node{})))
+	}
+}
+
+// What can't be kept is counted, and no difference.
+func TestDemo_Skipped(t *testing.T) {
+	m := newMachine(t)
+	dir := filepath.Join(t.TempDir(), "mine")
+	if err := smallWorkspace(dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"\xff/inside", "only/\xfe", "back\\slash", "long/" + strings.Repeat("ö", 120) + "/" + strings.Repeat("ü", 120) + "\xff"} {
+		at := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte("x"), 0o644)); err != nil {
+			t.Skipf("no such names here: %v", err)
+		}
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	r := decodeReport(t, m.want(0, "", "demo", "--json", "--sync", "interval", dir))
+	if want := 6; !r.Equal || r.Skipped != want {
+		t.Errorf("report = %+v, want %d skipped", r, want)
+	}
+	m.want(0, "6 can't be kept", "demo", "--sync", "interval", dir)
+	for i := range snapshot.MaxCoverageRows {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("\xff%d", i)), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r = decodeReport(t, m.want(0, "", "demo", "--json", "--sync", "interval", dir)); !r.Equal || r.Skipped != 6+snapshot.MaxCoverageRows {
+		t.Errorf("report of many = %+v", r)
 	}
 }
 

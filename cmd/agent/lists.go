@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"maps"
 	"slices"
-
-	"github.com/dustin/go-humanize"
 
 	"sandkeep/internal/agent"
 	"sandkeep/internal/snapshot"
@@ -48,8 +47,8 @@ func (c *logCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
 			func(p snapshot.Page) any { return snapshot.ListCheckpointsRequest{ThreadID: c.Thread, Page: p} },
 			func(r reply) (string, error) {
 				for _, cp := range r.Checkpoints {
-					k.line("%s  %s  %-9s  %8s files  %8s  %s", shown(string(cp.ID)), cp.time(), cp.Reason,
-						humanize.Comma(cp.Stats.Files), size(cp.Stats.Bytes), shown(cp.Label))
+					k.line("%s  %s  %-9s  %14s  %8s  %s", shown(string(cp.ID)), cp.time(), cp.Reason,
+						plural(cp.Stats.Files, "file", "files"), size(cp.Stats.Bytes), shown(cp.Label))
 				}
 				return r.Next, nil
 			})
@@ -126,11 +125,15 @@ func (c *catCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
 	return top.with(ctx, std, func(ctx context.Context, k *caller) error {
 		for offset, eof := int64(0), false; !eof; {
 			var reply struct {
-				Data []byte
-				EOF  bool
+				Entry entry
+				Data  []byte
+				EOF   bool
 			}
 			request := snapshot.ReadFileRequest{CheckpointID: c.Checkpoint, Path: c.Path, Offset: offset}
 			if err := k.call(ctx, "file.read", request, &reply); err != nil {
+				return c.explain(ctx, k, err)
+			}
+			if err := c.notFile(reply.Entry); err != nil && !k.json {
 				return err
 			}
 			if len(reply.Data) == 0 && !reply.EOF {
@@ -142,6 +145,69 @@ func (c *catCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
 			offset, eof = offset+int64(len(reply.Data)), reply.EOF
 		}
 		return nil
+	})
+}
+
+// notFile is the error for an entry without bytes of its own.
+func (c *catCmd) notFile(e entry) error {
+	switch e.Kind {
+	case "symlink":
+		return snapshot.Errorf(snapshot.InvalidPath, "%q is a link to %q; print the file that it leads to", c.Path, e.Target)
+	case "dir":
+		return snapshot.Errorf(snapshot.InvalidPath, "%q is a directory; `agent ls` lists it", c.Path)
+	}
+	return nil
+}
+
+// explain finds directories that are known by what lies in them only.
+func (c *catCmd) explain(ctx context.Context, k *caller, err error) error {
+	if !errors.Is(err, snapshot.MissingEntry) || k.json {
+		return err
+	}
+	var reply struct{ Entries []entry }
+	one := int64(1)
+	request := snapshot.ListFilesRequest{CheckpointID: c.Checkpoint, Prefix: c.Path, Page: snapshot.Page{Limit: &one}}
+	if k.call(ctx, "checkpoint.files", request, &reply) == nil && len(reply.Entries) > 0 {
+		return c.notFile(entry{Kind: "dir"})
+	}
+	return err
+}
+
+type diffCmd struct {
+	From snapshot.CheckpointID `arg:"" help:"Checkpoint to start from."`
+	To   snapshot.CheckpointID `arg:"" help:"Checkpoint to compare with it."`
+}
+
+// diffRow is a Change of the wire.
+type diffRow struct {
+	Path   string
+	Change string
+	From   *entry
+	To     *entry
+}
+
+// modes tells the permission bits on both sides, if only they differ.
+func (r diffRow) modes() string {
+	if r.Change != "mode" || r.From == nil || r.To == nil {
+		return ""
+	}
+	return fmt.Sprintf("  %04o -> %04o", r.From.mode(), r.To.mode())
+}
+
+func (c *diffCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
+	type reply struct {
+		Changes []diffRow
+		Next    string
+	}
+	return top.with(ctx, std, func(ctx context.Context, k *caller) error {
+		return pages(ctx, k, "checkpoint.diff",
+			func(p snapshot.Page) any { return snapshot.DiffRequest{From: c.From, To: c.To, Page: p} },
+			func(r reply) (string, error) {
+				for _, row := range r.Changes {
+					k.line("%-8s  %s%s", row.Change, shown(row.Path), row.modes())
+				}
+				return r.Next, nil
+			})
 	})
 }
 

@@ -5,6 +5,8 @@ package main
 import (
 	"fmt"
 
+	"github.com/alecthomas/kong"
+
 	"sandkeep/internal/agent"
 	"sandkeep/internal/bus"
 )
@@ -14,7 +16,8 @@ const description = "Durable, forkable checkpoints of coding-agent sandboxes on 
 type cli struct {
 	agent.Common
 	bus.ConnectOptions
-	JSON bool `name:"json" help:"Print the reply as it came."`
+	JSON        bool             `name:"json" help:"Print the reply as it came: one JSON document a line, and one a page where there are several."`
+	ShowVersion kong.VersionFlag `name:"version" env:"-" help:"Print the version."`
 
 	Init     initCmd     `cmd:"" help:"Make the buckets of a store."`
 	Serve    serveCmd    `cmd:"" help:"Answer requests until SIGTERM."`
@@ -24,13 +27,20 @@ type cli struct {
 	Fork     forkCmd     `cmd:"" help:"Start a thread from a checkpoint of another."`
 	Restore  restoreCmd  `cmd:"" help:"Write a checkpoint into a new directory of a node."`
 	Log      logCmd      `cmd:"" help:"List the checkpoints of a thread, oldest first."`
-	Ls       lsCmd       `cmd:"" help:"List the entries of a checkpoint."`
+	Ls       lsCmd       `cmd:"" help:"List the entries of a checkpoint; with --json one document for each 1,000 of them."`
 	Head     headCmd     `cmd:"" help:"Print the newest checkpoint of a thread."`
+	Diff     diffCmd     `cmd:"" help:"List what differs between two checkpoints."`
 	Cat      catCmd      `cmd:"" help:"Print a file of a checkpoint."`
 	Artifact artifactCmd `cmd:"" help:"Read, put, list and delete artifacts."`
 	Instance instanceCmd `cmd:"" help:"Get, put, delete, list and attach instance records."`
-	Thread   threadCmd   `cmd:"" help:"Load and save conversations."`
-	Version  versionCmd  `cmd:"" help:"Print the version."`
+	Thread   threadCmd   `cmd:"" help:"Load and save conversations, delete threads."`
+	Blob     blobCmd     `cmd:"" help:"Put, get and look for contents."`
+	Writer   writerCmd   `cmd:"" help:"Acquire, renew and release the writer lease of a thread."`
+	Lock     lockCmd     `cmd:"" help:"Acquire, renew and release a named lock."`
+
+	DeleteHead deleteHeadCmd `cmd:"" help:"Take the newest checkpoint off a thread."`
+
+	Version versionCmd `cmd:"" help:"Print the version."`
 }
 
 type versionCmd struct{}

@@ -131,8 +131,9 @@ func (c *instanceAttachCmd) Run(ctx context.Context, std agent.IO, top *cli) err
 }
 
 type threadCmd struct {
-	Load threadLoadCmd `cmd:"" help:"Print a conversation, one message a line."`
-	Save threadSaveCmd `cmd:"" help:"Replace a conversation."`
+	Load   threadLoadCmd   `cmd:"" help:"Print a conversation, one message a line."`
+	Save   threadSaveCmd   `cmd:"" help:"Replace a conversation."`
+	Delete threadDeleteCmd `cmd:"" help:"Delete a thread with its checkpoints, conversation and artifacts."`
 }
 
 type threadLoadCmd struct {
@@ -175,4 +176,16 @@ func (c *threadSaveCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
 	}
 	request := fmt.Appendf(head[:len(head)-1:len(head)-1], `,"messages":%s}`, messages)
 	return one(ctx, std, top, "thread.save", request, showRevision)
+}
+
+type threadDeleteCmd struct {
+	Thread snapshot.ThreadID `arg:"" help:"Thread to delete."`
+}
+
+func (c *threadDeleteCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
+	type reply struct{ Checkpoints int64 }
+	return one(ctx, std, top, "thread.delete", snapshot.ThreadRequest{ThreadID: c.Thread}, func(w io.Writer, r reply) error {
+		_, err := fmt.Fprintf(w, "%s deleted\n", plural(r.Checkpoints, "checkpoint", "checkpoints"))
+		return err
+	})
 }

@@ -23,9 +23,7 @@ func (c *requestCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
 		return err
 	}
 	return top.with(ctx, std, func(ctx context.Context, k *caller) error {
-		ctx, cancel := context.WithTimeout(ctx, k.timeout)
-		defer cancel()
-		reply, err := k.Request(ctx, k.Subject(strings.TrimPrefix(c.Subject, top.Prefix+".")), body)
+		reply, err := k.send(ctx, k.Subject(strings.TrimPrefix(c.Subject, top.Prefix+".")), body)
 		if e, ok := errors.AsType[*snapshot.Error](err); ok {
 			return errors.Join(err, printFault(std.Out, e))
 		}

@@ -29,8 +29,8 @@ func (c checkpoint) time() string {
 }
 
 func showCheckpoint(w io.Writer, c checkpoint) error {
-	_, err := fmt.Fprintf(w, "%s\n  thread %s, %s files, %s, %s new\n", shown(string(c.ID)), shown(string(c.ThreadID)),
-		humanize.Comma(c.Stats.Files), size(c.Stats.Bytes), size(c.Stats.NewBytes))
+	_, err := fmt.Fprintf(w, "%s\n  thread %s, %s, %s, %s new\n", shown(string(c.ID)), shown(string(c.ThreadID)),
+		plural(c.Stats.Files, "file", "files"), size(c.Stats.Bytes), size(c.Stats.NewBytes))
 	if err != nil {
 		return err
 	}
@@ -109,8 +109,8 @@ type restoreCmd struct {
 func (c *restoreCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
 	request := snapshot.RestoreRequest{ThreadID: c.Thread, CheckpointID: c.Checkpoint, Path: c.Path, Into: c.Into, Node: c.Node}
 	return one(ctx, std, top, "restore", request, func(w io.Writer, r snapshot.RestoreReply) error {
-		_, err := fmt.Fprintf(w, "%s\n  into %s on node %s, %s files, %s\n", shown(string(r.CheckpointID)), shown(r.Path),
-			shown(string(r.Node)), humanize.Comma(r.Files), size(r.Bytes))
+		_, err := fmt.Fprintf(w, "%s\n  into %s on node %s, %s, %s\n", shown(string(r.CheckpointID)), shown(r.Path),
+			shown(string(r.Node)), plural(r.Files, "file", "files"), size(r.Bytes))
 		return err
 	})
 }

@@ -10,13 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"sandkeep/internal/agent"
 	"sandkeep/internal/bus"
+	"sandkeep/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func clean(t *testing.T) {
 	for _, pair := range os.Environ() {
@@ -100,6 +99,41 @@ func TestRun_SecondServer(t *testing.T) {
 	}
 }
 
+// A port that is taken is told in one sentence, and nothing is made.
+func TestRun_PortInUse(t *testing.T) {
+	clean(t)
+	dir, other := t.TempDir(), t.TempDir()
+	ready, stop := start(t, arguments(other)...)
+	defer stop()
+	url, _ := ready["url"].(string)
+	var log strings.Builder
+	code := program().Run(t.Context(), agent.IO{Out: io.Discard, Err: &log}, arguments(dir, "--listen", strings.TrimPrefix(url, "nats://")))
+	if code != agent.ExitError || strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "stop it or give another --listen") {
+		t.Errorf("exit code %d, %s", code, log.String())
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("it left %v, %v", left, err)
+	}
+}
+
+// A server that is refused, for its store or as the second one, leaves the files
+// of the one that runs.
+func TestRun_StateDirInUse(t *testing.T) {
+	clean(t)
+	dir := t.TempDir()
+	ready, stop := start(t, arguments(dir)...)
+	defer stop()
+	var log strings.Builder
+	code := program().Run(t.Context(), agent.IO{Out: io.Discard, Err: &log}, arguments(dir, "--store-dir", filepath.Join(dir, "store2")))
+	if code != agent.ExitError || !strings.Contains(log.String(), "stop it or give another --state-dir") {
+		t.Errorf("exit code %d, %s", code, log.String())
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "state", "server"))
+	if err != nil || strings.TrimSpace(string(text)) != ready["url"] {
+		t.Errorf("the address of the running server is %q, %v; want %v", text, err, ready["url"])
+	}
+}
+
 func TestRun_Refusals(t *testing.T) {
 	clean(t)
 	dir := t.TempDir()
@@ -114,9 +148,13 @@ accounts { A { jetstream: enabled, users: [ {user: u, password: p} ] } }`), 0o60
 		args       []string
 	}{
 		{"no store", "--store-dir", agent.ExitUsage, nil},
-		{"temp store", "--allow-temp-store", agent.ExitError, []string{"--store-dir", filepath.Join(dir, "a"), "--state-dir", filepath.Join(dir, "b")}},
+		{"temp store", "--allow-temp-store", agent.ExitError, []string{"--store-dir", filepath.Join(dir, "a"), "--state-dir", filepath.Join(dir, "b"), "--listen", "127.0.0.1:0"}},
 		{"bad flags", "--replicas", agent.ExitUsage, arguments(dir, "--replicas", "9")},
-		{"bad address", "listen address", agent.ExitError, arguments(dir, "--listen", "nowhere")},
+		{"bad address", `--listen "nowhere" is not HOST:PORT`, agent.ExitUsage, arguments(dir, "--listen", "nowhere")},
+		{"no port", `--listen "127.0.0.1:x" is not HOST:PORT`, agent.ExitUsage, arguments(dir, "--listen", "127.0.0.1:x")},
+		{"large port", `--listen "127.0.0.1:99999": the port is over 65535`, agent.ExitUsage, arguments(dir, "--listen", "127.0.0.1:99999")},
+		{"huge port", "the port is over 65535", agent.ExitUsage, arguments(dir, "--listen", "127.0.0.1:99999999999")},
+		{"other machine", "can't listen on 192.0.2.1:4222", agent.ExitError, arguments(dir, "--listen", "192.0.2.1:4222")},
 		{"absent definitions", "read sandbox definitions", agent.ExitUsage, arguments(dir, "--config", filepath.Join(dir, "absent"))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

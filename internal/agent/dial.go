@@ -1,9 +1,15 @@
 package agent
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"net"
+	"net/url"
+	"strings"
 	"time"
 
+	"github.com/nats-io/jsm.go/natscontext"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -22,21 +28,92 @@ type Link struct {
 }
 
 // Dial connects as the flags say. Without a server or context it finds the
-// embedded server that runs on this machine, and always its token.
+// embedded server of the state directory. No other server is shown its token.
 func Dial(c Common, o bus.ConnectOptions) (Link, error) {
+	own := ""
 	if c.StateDir != "" {
-		state := stateDir(c.StateDir)
-		o.TokenFile = state.file(tokenFile)
-		url, err := state.read(serverFile)
-		if err != nil {
+		state, err := stateDir(c.StateDir), error(nil)
+		if own, err = state.read(serverFile); err != nil {
 			return Link{}, err
 		}
-		if o.Server == "" && o.Context == "" && url != "" {
-			o.Server, o.NoContext = url, true
+		if sameServers(cmp.Or(o.Server, contextServer(o), own), own) {
+			o.TokenFile = state.file(tokenFile)
 		}
 	}
+	lost := !named(o)
+	if own != "" && o.Server == "" && o.Context == "" {
+		o.Server, o.NoContext, lost = own, true, true
+	}
 	o.Timeout = min(o.Timeout, connectTimeout)
-	return link(o)
+	l, err := link(o)
+	if e, ok := errors.AsType[*snapshot.Error](err); ok && lost && (own == "" || errors.Is(err, nats.ErrNoServers)) {
+		told := *e
+		told.Message = notRunning + ", and " + e.Message
+		return l, &told
+	}
+	if err == nil && o.Daemon && !l.Conn.IsConnected() {
+		waiting(o, l, lost)
+	}
+	return l, err
+}
+
+// waiting tells why a daemon does nothing yet.
+func waiting(o bus.ConnectOptions, l Link, lost bool) {
+	text := "waiting for the NATS server"
+	if lost {
+		text = notRunning + "; " + text
+	}
+	o.Log.Warn().Str("url", l.URL).Msg(text)
+}
+
+const notRunning = "the state directory's own server is not running"
+
+// named tells whether anything says which server is meant.
+func named(o bus.ConnectOptions) bool {
+	return o.Server != "" || o.Context != "" || !o.NoContext && natscontext.SelectedContext() != ""
+}
+
+// contextServer is the server of the context that is asked for, if any.
+func contextServer(o bus.ConnectOptions) string {
+	if o.Context == "" {
+		return ""
+	}
+	saved, err := natscontext.New(o.Context, true)
+	if err != nil {
+		return "" // told when it is used
+	}
+	return saved.ServerURL()
+}
+
+// sameServers tells whether all URLs of a list are of one server.
+func sameServers(list, server string) bool {
+	want := address(server)
+	for u := range strings.SplitSeq(list, ",") {
+		if want == "" || address(u) != want {
+			return false
+		}
+	}
+	return true
+}
+
+// address is the host and port of a URL, "" if it is none.
+func address(server string) string {
+	server = strings.TrimSpace(server)
+	if server == "" {
+		return ""
+	}
+	if !strings.Contains(server, "://") {
+		server = "nats://" + server
+	}
+	u, err := url.Parse(server)
+	if err != nil {
+		return ""
+	}
+	host := strings.ToLower(u.Hostname())
+	if host == "localhost" {
+		host = "127.0.0.1"
+	}
+	return net.JoinHostPort(host, cmp.Or(u.Port(), "4222"))
 }
 
 func link(o bus.ConnectOptions) (Link, error) {
@@ -49,7 +126,7 @@ func link(o bus.ConnectOptions) (Link, error) {
 		nc.Close()
 		return Link{}, err
 	}
-	return Link{Conn: nc, JS: js, URL: nc.ConnectedUrlRedacted()}, nil
+	return Link{Conn: nc, JS: js, URL: cmp.Or(nc.ConnectedUrlRedacted(), strings.Join(nc.Servers(), ","))}, nil
 }
 
 // Await waits until the connection is made; a daemon may be up before its server.
@@ -57,7 +134,7 @@ func (l Link) Await(ctx context.Context) (Link, error) {
 	changed := l.Conn.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	for !l.Conn.IsConnected() {
 		if l.Conn.IsClosed() {
-			return l, snapshot.Errorf(snapshot.StoreUnavailable, "the NATS server refuses the connection; check --server and the credentials").Because(l.Conn.LastError())
+			return l, snapshot.Errorf(snapshot.StoreUnavailable, "the NATS server at %s refuses the connection; check --server and the credentials", l.URL).Because(l.Conn.LastError())
 		}
 		select {
 		case <-changed:

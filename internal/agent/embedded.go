@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 
+	"github.com/gofrs/flock"
 	"github.com/rs/zerolog"
 
 	"sandkeep/internal/bus"
@@ -28,10 +29,11 @@ type Server struct {
 	Link
 	server *bus.Server
 	state  stateDir
+	lock   *flock.Flock // of the state directory
 }
 
-// StartServer starts the embedded server. With a server configuration, who
-// tells how this process authenticates.
+// StartServer starts the embedded server, the only one on its state directory.
+// With a server configuration, who tells how this process authenticates.
 func StartServer(c Common, e Embedded, who bus.ConnectOptions, log zerolog.Logger) (*Server, error) {
 	if err := usage(c.check()); err != nil {
 		return nil, err
@@ -40,6 +42,20 @@ func StartServer(c Common, e Embedded, who bus.ConnectOptions, log zerolog.Logge
 	if err != nil {
 		return nil, err
 	}
+	lock, err := state.lock()
+	if err != nil {
+		return nil, err
+	}
+	s, err := startServer(state, e, who, log)
+	if err != nil {
+		return nil, errors.Join(err, lock.Unlock())
+	}
+	s.lock = lock
+	return s, nil
+}
+
+func startServer(state stateDir, e Embedded, who bus.ConnectOptions, log zerolog.Logger) (*Server, error) {
+	var err error
 	o := bus.ServerOptions{StoreDir: e.StoreDir, AllowTempStore: e.AllowTempStore, Listen: e.Listen, Sync: e.Sync, ConfigFile: e.ServerConfig,
 		Log: func(level zerolog.Level, text string) { serverLine(log, level, text) }}
 	if e.Auth == "token" {
@@ -119,5 +135,5 @@ func (s *Server) Shutdown() error {
 	if e := os.Remove(s.state.file(serverFile)); e != nil && !errors.Is(e, os.ErrNotExist) {
 		err = errors.Join(err, e)
 	}
-	return errors.Join(err, s.server.Shutdown())
+	return errors.Join(err, s.server.Shutdown(), s.lock.Unlock())
 }

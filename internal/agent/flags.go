@@ -1,11 +1,14 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"regexp"
 	"strconv"
+	"strings"
+	"syscall"
 	"time"
 
 	"sandkeep/internal/snapshot"
@@ -71,14 +74,48 @@ func (e Embedded) check() error {
 		return nil
 	}
 	_, port, err := net.SplitHostPort(e.Listen)
-	if n, bad := strconv.ParseInt(port, 10, 32); err != nil || bad != nil || n < -1 || n > 65535 {
+	n, bad := strconv.ParseInt(port, 10, 32)
+	switch {
+	case err == nil && (n > 65535 || errors.Is(bad, strconv.ErrRange) && n > 0):
+		return fmt.Errorf("--listen %q: the port is over 65535", e.Listen)
+	case err != nil || bad != nil || n < -1:
 		return fmt.Errorf("--listen %q is not HOST:PORT", e.Listen)
 	}
 	return nil
 }
 
-// CheckServer finds faults of the flags of a server before it makes anything.
-func CheckServer(e Embedded, b Buckets) error { return usage(e.check(), b.check()) }
+// free finds out whether the server can listen where it shall.
+func (e Embedded) free() error {
+	if e.Listen == "" && e.ServerConfig != "" {
+		return nil // the server will tell
+	}
+	at := cmp.Or(e.Listen, defaultListen)
+	if strings.HasSuffix(at, ":-1") {
+		return nil // a free port
+	}
+	l, err := net.Listen("tcp", at)
+	switch {
+	case err == nil:
+		return l.Close()
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("another program listens on %s, perhaps a nats-embedded that runs already; stop it or give another --listen", at)
+	}
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		err = e.Err // without the address
+	}
+	return fmt.Errorf("the server can't listen on %s (%w); give another --listen", at, err)
+}
+
+const defaultListen = "127.0.0.1:4222"
+
+// CheckServer finds faults of the flags of a server, and an address that it
+// can't have, before it makes anything.
+func CheckServer(e Embedded, b Buckets) error {
+	if err := usage(e.check(), b.check()); err != nil {
+		return err
+	}
+	return e.free()
+}
 
 func (c Common) check() error {
 	var faults []error

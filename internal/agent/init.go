@@ -31,7 +31,7 @@ func InitStore(ctx context.Context, l Link, c Common, b Buckets) (string, error)
 			return "", err
 		}
 	}
-	id, err := kvstore.Init(ctx, l.JS, kvstore.Config{Store: c.Store, Replicas: b.Replicas, MaxBytes: b.MaxBytes})
+	id, err := kvstore.Init(ctx, l.JS, kvstore.Config{Store: c.Store, Prefix: c.Prefix, Replicas: b.Replicas, MaxBytes: b.MaxBytes})
 	if err != nil {
 		return "", err
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -35,6 +36,11 @@ type Program struct {
 // Main runs the program and ends the process. The first SIGINT or SIGTERM ends
 // the context, the second one the process.
 func (p Program) Main() {
+	// Packs and the server's blocks are few large buffers: at the default of 100
+	// the heap grows to twice what is in use. GOGC still decides if it is set.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// From the first signal on, the default action is back in place.
 	context.AfterFunc(ctx, stop)
@@ -56,7 +62,7 @@ func (p Program) Run(ctx context.Context, std IO, args []string) int {
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	parsed.Bind(std)
 	err = parsed.Run()
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) && !errors.Is(err, ErrInterrupted) {
 		err = ErrInterrupted
 	}
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"go.uber.org/goleak"
 
 	"sandkeep/internal/agent"
 	"sandkeep/internal/bus"
+	"sandkeep/internal/leaktest"
 	"sandkeep/internal/snapshot"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestExitCode(t *testing.T) {
 	want := map[snapshot.Code]int{

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -10,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/gofrs/flock"
+
 	"sandkeep/internal/snapshot"
 )
 
@@ -17,6 +20,7 @@ import (
 //
 //	token         of the embedded server, mode 0600
 //	server        URL of the embedded server while it runs
+//	lock          held by the embedded server while it runs, with its process id
 //	store-<name>  id of the store that this machine worked with under that name
 //	stat-cache/   of the workspaces
 type stateDir string
@@ -69,7 +73,28 @@ func (d stateDir) write(name, text string) error {
 const (
 	tokenFile  = "token"
 	serverFile = "server"
+	lockFile   = "lock"
 )
+
+// lock makes this process the only embedded server of the directory, until the
+// lock is given up: another one's files are never written or removed. The lock
+// file stays, since a lock on a removed file holds nobody off.
+func (d stateDir) lock() (*flock.Flock, error) {
+	lock := flock.New(d.file(lockFile), flock.SetPermissions(0o600))
+	locked, err := lock.TryLock()
+	if err != nil {
+		return nil, fmt.Errorf("lock state directory: %w", err)
+	}
+	if !locked {
+		holder, _ := d.read(lockFile) // only told to people
+		return nil, errors.Join(fmt.Errorf("the state directory %s is in use by process %s, another nats-embedded; stop it or give another --state-dir",
+			d, cmp.Or(holder, "unknown")), lock.Close())
+	}
+	if err := os.WriteFile(d.file(lockFile), fmt.Appendf(nil, "%d\n", os.Getpid()), 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("write state: %w", err), lock.Unlock())
+	}
+	return lock, nil
+}
 
 // token returns the embedded server's token, made at the first call.
 func (d stateDir) token() (string, error) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"time"
@@ -31,6 +32,7 @@ type Setup struct {
 	state    stateDir
 	config   *sandbox.Config
 	redactor *workspace.Redactor
+	records  *kvstore.Store // since Start
 }
 
 // NewSetup checks all flags at once. The log goes to w.
@@ -90,6 +92,7 @@ func (s *Setup) Start(ctx context.Context, l Link, forbidden ...string) (*bus.Wo
 	if err := s.state.checkStore(s.common.Store, state.StoreID()); err != nil {
 		return nil, err
 	}
+	s.records = state
 	objects, err := objstore.Open(ctx, l.JS, objstore.Options{Store: s.common.Store})
 	if err != nil {
 		return nil, fmt.Errorf("open objects: %w", err)
@@ -122,10 +125,13 @@ func (s *Setup) Serve(ctx context.Context, l Link, forbidden ...string) error {
 	if err != nil {
 		return err
 	}
-	s.Log.Info().Str("url", l.URL).Str("node", s.flags.Node).Str("version", Version).Msg("ready")
+	s.Log.Info().Str("url", l.URL).Str("node", s.flags.Node).Str("version", Version).
+		Str("sandboxRoot", s.flags.SandboxRoot).Str("restoreRoot", s.flags.RestoreRoot).Msg("ready")
+	stopSweeping := s.sweeping(ctx)
+	defer stopSweeping()
 	select {
 	case <-closed:
-		err = snapshot.Errorf(snapshot.StoreUnavailable, "the NATS server closed the connection; check the credentials").Because(l.Conn.LastError())
+		err = snapshot.Errorf(snapshot.StoreUnavailable, "the NATS server at %s closed the connection; check the credentials", l.URL).Because(l.Conn.LastError())
 	case <-ctx.Done():
 		s.Log.Info().Dur("drain", s.flags.Drain).Msg("stopping")
 	}
@@ -135,6 +141,32 @@ func (s *Setup) Serve(ctx context.Context, l Link, forbidden ...string) error {
 		s.Log.Warn().Err(e).Msg("requests given up")
 	}
 	return errors.Join(err, Drain(l.Conn))
+}
+
+// sweepInterval is also the grace of what a sweep may remove.
+const sweepInterval = time.Hour
+
+// sweeping removes the records that deleted threads and dead writers leave, once
+// in an interval, until the returned function is called.
+func (s *Setup) sweeping(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wait := rand.N(sweepInterval) // not all workers at once
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(wait):
+			}
+			if err := s.records.Sweep(ctx, sweepInterval); err != nil && ctx.Err() == nil {
+				s.Log.Warn().Err(err).Msg("sweep did not get through")
+			}
+			wait = sweepInterval
+		}
+	}()
+	return func() { cancel(); <-done }
 }
 
 // drainTime bounds the delivery of replies that are already sent.

@@ -110,8 +110,9 @@ func TestServe(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	var g errgroup.Group
 	g.Go(func() error { return setup.Serve(ctx, link) })
-	if got := log.ready(t, 1); got["url"] != s.URL || got["node"] != "n1" || got["version"] != "0.0.0-dev" {
-		t.Errorf("ready line = %v, want url %s", got, s.URL)
+	if got := log.ready(t, 1); got["url"] != s.URL || got["node"] != "n1" || got["version"] != "0.0.0-dev" ||
+		got["sandboxRoot"] != filepath.Join(dir, "state", "sandboxes") || got["restoreRoot"] != filepath.Join(dir, "state", "restored") {
+		t.Errorf("ready line = %v, want url %s and the roots", got, s.URL)
 	}
 	client := bus.NewClient(s.Conn, bus.ClientOptions{JetStream: s.JS})
 	if err := os.MkdirAll(filepath.Join(dir, "state", "sandboxes", "box"), 0o755); err != nil {
@@ -214,7 +215,10 @@ func TestServe_AnotherStore(t *testing.T) {
 
 func TestStartServer_Token(t *testing.T) {
 	dir := t.TempDir()
-	s := startServer(t, dir)
+	s, err := agent.StartServer(common(dir), embedded(dir), bus.ConnectOptions{}, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
 	file := filepath.Join(dir, "state", "token")
 	info, err := os.Stat(file)
 	if err != nil || info.Mode().Perm() != 0o600 {
@@ -223,6 +227,9 @@ func TestStartServer_Token(t *testing.T) {
 	before, _ := os.ReadFile(file)
 	if _, err := bus.Connect(bus.ConnectOptions{Server: s.URL, NoContext: true}); err == nil {
 		t.Error("a client without the token got in")
+	}
+	if err := s.Shutdown(); err != nil {
+		t.Error(err)
 	}
 	second := embedded(dir)
 	second.StoreDir = filepath.Join(dir, "store2")

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"sandkeep/internal/agent"
+	"sandkeep/internal/bus"
+	"sandkeep/internal/snapshot"
+)
+
+// advise adds to the error of a request what this command line can say: which
+// flag to give, how to see what came of it, or which subject was meant.
+func (k *caller) advise(ctx context.Context, err error, subject string, request []byte) error {
+	e, ok := errors.AsType[*snapshot.Error](err)
+	if !ok {
+		return err
+	}
+	told := *e
+	switch {
+	case e.Code == snapshot.Canceled && ctx.Err() != nil:
+		fate := k.fate(subject, request)
+		if fate == "" {
+			return err
+		}
+		told.Message = fmt.Sprintf("interrupted; the worker may still finish %s: %s", shown(subject), fate)
+		told.Err = agent.ErrInterrupted
+	case e.Code == snapshot.Timeout:
+		told.Message += fmt.Sprintf("; --timeout, which is %s, makes it wait longer", k.timeout)
+		if fate := k.fate(subject, request); fate != "" {
+			told.Message += "; " + fate
+		}
+	case errors.Is(e.Err, nats.ErrNoResponders):
+		near := nearest(subject, k.served(ctx))
+		if near == "" {
+			return err
+		}
+		told.Message = fmt.Sprintf("no worker serves %s; the nearest that is served is %s", shown(subject), shown(near))
+	default:
+		return err
+	}
+	return &told
+}
+
+// reads change nothing, so it doesn't matter whether they were done.
+var reads = []string{"artifact.list", "artifact.read", "blob.get", "blob.head", "blob.references", "checkpoint.diff", "checkpoint.files",
+	"checkpoint.get", "checkpoint.head", "checkpoint.list", "file.read", "instance.get", "instance.list", "thread.load"}
+
+// looks are the commands that show what came of a request about a thread.
+var looks = map[string]string{
+	"artifact.delete": "artifact list", "artifact.put": "artifact list", "checkpoint.append": "log", "checkpoint.delete-head": "head",
+	"checkpoint.fork": "head", "fork": "head", "instance.attach": "instance list --thread", "instance.delete": "instance list",
+	"instance.upsert": "instance list", "snapshot.save": "log", "thread.delete": "head", "thread.save": "thread load",
+}
+
+// fate says how to see whether a request was done; "" for one that changes nothing.
+func (k *caller) fate(subject string, request []byte) string {
+	name := strings.TrimPrefix(subject, k.Prefix+".")
+	if slices.Contains(reads, name) {
+		return ""
+	}
+	var r struct{ ThreadID, CheckpointID, DestinationThreadID, DestinationCheckpointID, Path string }
+	_ = json.Unmarshal(request, &r) // what is not JSON has no ids
+	thread, id := r.ThreadID, r.CheckpointID
+	if strings.HasSuffix(name, "fork") {
+		thread, id = r.DestinationThreadID, r.DestinationCheckpointID
+	}
+	look, known := looks[name]
+	switch {
+	case name == "restore" && r.Path != "":
+		return fmt.Sprintf("look whether %s is there on its node before you try again", shown(r.Path))
+	case !known:
+		return "look whether it was done before you try again"
+	}
+	command := strings.TrimSpace("agent " + look + " " + argumentOf(thread))
+	if id != "" && (look == "log" || look == "head") {
+		return fmt.Sprintf("`%s` shows whether it was done, look for checkpoint %s", command, shown(id))
+	}
+	return fmt.Sprintf("`%s` shows whether it was done", command)
+}
+
+// argumentOf quotes an id for a shell where that is needed.
+func argumentOf(id string) string {
+	if strings.ContainsFunc(id, func(r rune) bool {
+		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@%+=-", r)
+	}) {
+		return shown("'" + strings.ReplaceAll(id, "'", `'\''`) + "'")
+	}
+	return id
+}
+
+// served are the subjects that workers serve, as the first one to answer says.
+func (k *caller) served(ctx context.Context) (subjects []string) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	msg, err := k.nc.RequestWithContext(ctx, "$SRV.INFO."+bus.ServiceName, nil)
+	if err != nil {
+		return nil
+	}
+	var info struct{ Endpoints []struct{ Subject string } }
+	_ = json.Unmarshal(msg.Data, &info) // another service of this name is of no interest
+	for _, e := range info.Endpoints {
+		if !strings.HasSuffix(e.Subject, ">") { // those between workers
+			subjects = append(subjects, e.Subject)
+		}
+	}
+	return subjects
+}
+
+// nearest is the name with the fewest letters to change, "" of none.
+func nearest(name string, names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return slices.MinFunc(names, func(a, b string) int { return cmp.Compare(distance(name, a), distance(name, b)) })
+}
+
+// distance is that of Levenshtein, in bytes.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
