@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// readme runs the blocks of README.md as they stand. `go run ./cmd/…` is the
-// program built for the tests, `nats request` a request by the agent.
+// readme runs the blocks of README.md as they stand. `go build` gives the
+// programs built for the tests, `nats request` is a request by the agent.
 type readme struct {
 	t   *testing.T
 	dir string
@@ -23,13 +23,11 @@ type readme struct {
 const shims = `mkdir shims
 cat > shims/go <<'END'
 #!/bin/sh
-[ "$1" = run ] || exit 0
-shift
-case "$1" in
-./cmd/agent) shift; exec "$AGENT" "$@" ;;
-./cmd/nats-embedded) shift; exec "$EMBEDDED" "$@" ;;
+case "$*" in
+"build -o bin/ ./cmd/...") mkdir -p bin && ln -sf "$AGENT" bin/agent && ln -sf "$EMBEDDED" bin/nats-embedded; exit ;;
+"test ./...") exit 0 ;;
 esac
-echo "no such program: $1" >&2
+echo "not a command of this test: go $*" >&2
 exit 2
 END
 cat > shims/nats <<'END'
@@ -90,10 +88,19 @@ func (r *readme) goProgram(b block) string {
 }
 
 func (r *readme) javaScript(t *testing.T, b block) {
-	program := filepath.Join(javaScriptClient(t), "readme.js")
+	dir := t.TempDir()
+	if err := os.Rename(filepath.Join(javaScriptClient(t), "node_modules"), filepath.Join(dir, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "list.mjs") // without a package.json, as a reader would
 	r.write(program, b.text)
-	if out := r.run(b, "node", program); !strings.HasPrefix(out, "c1 first 1\n") {
-		t.Errorf("%s: the program prints %q", b.at, out)
+	all := r.run(b, "node", program)
+	if !strings.HasPrefix(all, "c1 first 1\n") || strings.Count(all, "\n") < 2 {
+		t.Errorf("%s: the program prints %q", b.at, all)
+	}
+	short := strings.Replace(b.text, `threadId: "t1"`, `threadId: "t1", limit: 1`, 1)
+	if r.write(program, short); short == b.text || r.run(b, "node", program) != all {
+		t.Errorf("%s: with short pages the program does not print the same", b.at)
 	}
 }
 
@@ -109,10 +116,8 @@ func TestReadme(t *testing.T) {
 	r := newReadme(t)
 	for _, b := range blocks(t, "README.md") {
 		switch {
-		case b.is("sh", "demo"):
-			continue // TestReadme_Demo
 		case b.is("sh", "server"):
-			url, _ := startIn(t, r.env, "sh", "-c", "exec "+b.text).logged("ready")["url"].(string)
+			url, _ := startIn(t, r.env, "sh", "-c", "cd "+r.dir+" && exec "+b.text).logged("ready")["url"].(string)
 			r.env = append(r.env, "ADDRESS="+url)
 		case b.is("sh"):
 			if out := r.sh(b); strings.Contains(out, `"error"`) {
@@ -197,10 +202,18 @@ func find(t *testing.T, name string, words ...string) block {
 // an admin makes the buckets, a worker and a client do all their work.
 func TestOperating_Permissions(t *testing.T) {
 	n, url := newNode(t, "n1"), restrictedServer(t)
-	args := append([]string{"serve", "--server", url, "--user", "worker", "--password", "secret-of-WORKER"}, n.flags(t.TempDir())...)
+	args := append([]string{"serve", "--server", url, "--user", "worker", "--password", "secretOfWorker"}, n.flags(t.TempDir())...)
 	worker := start(t, agentProgram, args...)
 	worker.logged("ready")
-	c := client{t: t, nc: connect(t, url, nats.UserInfo("client", "secret-of-CLIENT")), prefix: "sandbox"}
+	c := client{t: t, nc: connect(t, url, nats.UserInfo("client", "# secret of: client, 1")), prefix: "sandbox"}
+	for _, user := range []string{"admin", "worker", "client"} {
+		for _, guess := range []string{"$" + strings.ToUpper(user) + "_PASSWORD", ""} {
+			if nc, err := nats.Connect(url, nats.UserInfo(user, guess)); err == nil {
+				nc.Close()
+				t.Errorf("%s got in with the password %q", user, guess)
+			}
+		}
+	}
 
 	if err := os.WriteFile(filepath.Join(n.sandbox(t, "box"), "large"), bytes.Repeat([]byte("0123456789abcdef"), 300_000), 0o644); err != nil {
 		t.Fatal(err)
@@ -218,7 +231,7 @@ func TestOperating_Permissions(t *testing.T) {
 	if got := c.fetch(reply.Object); len(got) < 2<<20 {
 		t.Errorf("the conversation has %d bytes", len(got))
 	}
-	if strings.Contains(worker.stderr.String(), "ermissions") {
+	if strings.Contains(strings.ToLower(worker.stderr.String()), "permissions violation") {
 		t.Errorf("the worker lacks a permission:\n%s", worker.stderr.String())
 	}
 }
@@ -229,12 +242,12 @@ func restrictedServer(t *testing.T) (url string) {
 	dir := t.TempDir()
 	conf := filepath.Join(dir, "server.conf")
 	text := find(t, "docs/operating.md", "conf", "permissions").text
-	text = regexp.MustCompile(`\$([A-Z]+)_PASSWORD`).ReplaceAllString(text, "secret-of-$1")
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, embeddedProgram, "--no-agent", "--store-dir", filepath.Join(dir, "store"), "--allow-temp-store", "--state-dir", filepath.Join(dir, "state"),
-		"--listen", "127.0.0.1:0", "--server-config", conf, "--user", "admin", "--password", "secret-of-ADMIN", "--log-format", "json")
+	env := environment(t, "ADMIN_PASSWORD=secretOfAdmin", "WORKER_PASSWORD=secretOfWorker", `CLIENT_PASSWORD="# secret of: client, 1"`)
+	p := startIn(t, env, embeddedProgram, "--no-agent", "--store-dir", filepath.Join(dir, "store"), "--allow-temp-store", "--state-dir", filepath.Join(dir, "state"),
+		"--listen", "127.0.0.1:0", "--server-config", conf, "--user", "admin", "--password", "secretOfAdmin", "--log-format", "json")
 	url, _ = p.logged("ready")["url"].(string)
 	return url
 }
@@ -243,7 +256,7 @@ func restrictedServer(t *testing.T) (url string) {
 func TestOperating_Definitions(t *testing.T) {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "definitions.json")
-	text := strings.Replace(find(t, "docs/operating.md", "json", "definitions").text, "deploy-key.txt", filepath.Join(dir, "deploy-key.txt"), 1)
+	text := find(t, "docs/operating.md", "json", "definitions").text
 	for name, content := range map[string]string{"definitions.json": text, "deploy-key.txt": "a deploy key\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
@@ -276,6 +289,15 @@ func TestOperating_Flags(t *testing.T) {
 			if known[flag] = true; !strings.Contains(text, "`"+flag) {
 				t.Errorf("%s of %s is not documented", flag, filepath.Base(command[0]))
 			}
+		}
+	}
+	_, help, _ := run(t, agentProgram, "save", "--help") // README.md shows it
+	for _, flag := range flagName.FindAllString(help, -1) {
+		known[flag] = true
+	}
+	for _, program := range []string{embeddedProgram, agentProgram} {
+		if code, version, _ := run(t, program, "--version"); code != 0 || version != "0.0.0-dev\n" {
+			t.Errorf("%s --version ends with %d and prints %q", filepath.Base(program), code, version)
 		}
 	}
 	for _, name := range documents {

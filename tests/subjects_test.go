@@ -78,6 +78,8 @@ func TestSubjects_Examples(t *testing.T) {
 			page.send(b, all[i+1])
 		case b.is("json", "record"):
 			page.record(b)
+		case b.is("json", "event"):
+			page.event(b)
 		}
 	}
 }
@@ -93,7 +95,8 @@ func shell(t *testing.T, dir string, b block) {
 }
 
 // example compares replies with the ones written down. A string that ends in
-// "…" stands for one that begins like it and is bound to the one that came.
+// "…" stands for one that begins like it, a string that begins with "…" for any
+// value; both are bound to the value that came, as JSON.
 type example struct {
 	client
 	bound map[string]string
@@ -103,7 +106,7 @@ func (e example) send(request, reply block) {
 	e.t.Helper()
 	body := request.text
 	for text, value := range e.bound {
-		body = strings.ReplaceAll(body, `"`+text+`"`, `"`+value+`"`)
+		body = strings.ReplaceAll(body, `"`+text+`"`, value)
 	}
 	subject, found := strings.CutPrefix(request.words[2], e.prefix+".")
 	if !found {
@@ -128,6 +131,37 @@ func (e example) record(b block) {
 	e.check(b, entry.Value())
 }
 
+// event compares the newest event of a subject, once it has come.
+func (e example) event(b block) {
+	e.t.Helper()
+	stream, err := e.js().Stream(e.ctx(), "sandbox-events")
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	var want, got any
+	if err := json.Unmarshal([]byte(b.text), &want); err != nil {
+		e.t.Fatalf("%s: %v", b.at, err)
+	}
+	var fault string
+	defer func() {
+		if fault != "" {
+			e.t.Logf("%s: %s", b.at, fault)
+		}
+	}()
+	eventually(e.t, "the event of "+b.at, func() bool {
+		m, err := stream.GetLastMsgForSubject(e.t.Context(), b.words[2])
+		if err == nil {
+			err = json.Unmarshal(m.Data, &got)
+		}
+		if err != nil {
+			fault = err.Error()
+			return false
+		}
+		fault = e.compare("", want, got)
+		return fault == ""
+	})
+}
+
 func (e example) check(b block, raw []byte) {
 	e.t.Helper()
 	var want, got any
@@ -144,7 +178,7 @@ func (e example) check(b block, raw []byte) {
 }
 
 // varying are the numbers that differ from run to run, besides those of phases.
-var varying = map[string]bool{"createdAt": true, "updatedAt": true, "mtime": true}
+var varying = map[string]bool{"createdAt": true, "updatedAt": true, "mtime": true, "expiresAt": true, "since": true, "deletedAt": true}
 
 // compare says what differs, "" for nothing.
 func (e example) compare(at string, want, got any) string {
@@ -156,6 +190,9 @@ func (e example) compare(at string, want, got any) string {
 	case string:
 		if prefix, open := strings.CutSuffix(w, "…"); open {
 			return e.bind(at, prefix, got)
+		}
+		if strings.HasPrefix(w, "…") {
+			return e.keep(w, got)
 		}
 	case float64:
 		if _, number := got.(float64); number && (varying[at[strings.LastIndexByte(at, '.')+1:]] || strings.Contains(at, ".phases.")) {
@@ -176,7 +213,16 @@ func (e example) bind(at, prefix string, got any) string {
 	case !isString || !strings.HasPrefix(s, prefix):
 		return fmt.Sprintf("%s is %v, documented to begin with %q", at, got, prefix)
 	}
-	e.bound[prefix+"…"] = s
+	return e.keep(prefix+"…", s)
+}
+
+// keep binds a text of the page to the value that came in its place.
+func (e example) keep(text string, got any) string {
+	value, err := json.Marshal(got)
+	if err != nil {
+		return err.Error()
+	}
+	e.bound[text] = string(value)
 	return ""
 }
 
@@ -221,6 +267,9 @@ type section struct {
 	members map[string]string // name → type, from the table
 }
 
+// nested are the types of members that are objects with identifiers.
+var nested = map[string]bool{"Instance": true, "Writer": true, "NewCheckpoint": true}
+
 var (
 	subjectHeading = regexp.MustCompile("^### [0-9.]+ `sandbox\\.([^`]+)`$")
 	memberRow      = regexp.MustCompile("^\\| ((?:`[a-zA-Z]+\\??`(?:, | or )?)+) \\| ([^|]*) \\|")
@@ -253,7 +302,7 @@ func sections(t *testing.T) (out []section) {
 func TestSubjects_Endpoints(t *testing.T) {
 	s := startServer(t, "--node", "edge")
 	codes := document(t, "subjects.md")
-	codes = codes[strings.Index(codes, "## 16."):strings.Index(codes, "## 17.")]
+	codes = codes[strings.Index(codes, "\n## 20."):strings.Index(codes, "\n## 21.")]
 	var documented []string
 	for _, sec := range sections(t) {
 		documented = append(documented, sec.subject)
@@ -294,6 +343,18 @@ func servedSubjects(t *testing.T, s *server) (subjects []string) {
 	return subjects
 }
 
+// withoutIDs are members and answers of the subjects that need no identifier.
+var withoutIDs = map[string]struct {
+	members object
+	code    string
+}{
+	"instance.list":   {nil, ""},
+	"blob.put":        {object{"kind": "file", "data": ""}, ""},
+	"blob.head":       {object{"keys": []string{}}, ""},
+	"blob.get":        {object{"key": snapshot.FileBlobPrefix + strings.Repeat("0", 64)}, string(snapshot.MissingBlob)},
+	"blob.references": {nil, ""},
+}
+
 // TestSubjects_Members compares the tables of request members with what the
 // service takes: a request of which only the identifiers are missing is
 // INVALID_ID, one with a member that the subject does not have BAD_REQUEST.
@@ -314,14 +375,19 @@ func TestSubjects_Members(t *testing.T) {
 			c.t = t
 			body := object{"timeoutMs": nil}
 			for name, kind := range sec.members {
-				if body[name] = nil; kind == "Instance" {
+				if body[name] = nil; nested[kind] {
 					body[name] = object{}
 				}
 			}
-			if sec.subject == "instance.list" { // which needs no identifier
-				ok[instancePage](c, sec.subject, body)
+			want := string(snapshot.InvalidID)
+			if good, exempt := withoutIDs[sec.subject]; exempt {
+				maps.Copy(body, good.members)
+				want = good.code
+			}
+			if want == "" {
+				ok[map[string]any](c, sec.subject, body)
 			} else {
-				refused(c, sec.subject, body, string(snapshot.InvalidID))
+				refused(c, sec.subject, body, want)
 			}
 			for name := range universe {
 				if _, listed := sec.members[name]; !listed {
