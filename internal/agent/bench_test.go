@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
 	"sandkeep/internal/agent"
 	"sandkeep/internal/bus"
@@ -56,14 +58,24 @@ func (r *rig) must(err error) {
 
 func (r *rig) request(subject string, body any) []byte {
 	r.b.Helper()
+	reply, err := r.try(subject, body)
+	r.must(err)
+	return reply
+}
+
+func (r *rig) try(subject string, body any) ([]byte, error) {
 	data, err := json.Marshal(body)
-	r.must(err)
-	msg, err := r.nc.Request("sandbox."+subject, data, time.Minute)
-	r.must(err)
-	if msg.Header.Get("Nats-Service-Error-Code") != "" {
-		r.b.Fatalf("%s: %s", subject, msg.Data)
+	if err != nil {
+		return nil, err
 	}
-	return msg.Data
+	msg, err := r.nc.Request("sandbox."+subject, data, time.Minute)
+	if err == nil && msg.Header.Get("Nats-Service-Error-Code") != "" {
+		err = fmt.Errorf("%s: %s", subject, msg.Data)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return msg.Data, nil
 }
 
 func (r *rig) next(what string) string {
@@ -130,5 +142,93 @@ func BenchmarkFork(b *testing.B) {
 				r.request("fork", map[string]any{"threadId": thread, "destinationThreadId": r.next("fork")})
 			}
 		})
+	}
+}
+
+const writers = 16
+
+// each runs fn n times in all, on that many goroutines, and returns the rate a second.
+func (r *rig) each(goroutines, n int, fn func(worker int) error) float64 {
+	r.b.Helper()
+	var group errgroup.Group
+	began := time.Now()
+	for w := range goroutines {
+		group.Go(func() error {
+			for range n / goroutines {
+				if err := fn(w); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	r.must(group.Wait())
+	return float64(n/goroutines*goroutines) / time.Since(began).Seconds()
+}
+
+func (r *rig) decode(data []byte, into any) { r.b.Helper(); r.must(json.Unmarshal(data, into)) }
+
+// BenchmarkAppend appends small checkpoints to 16 threads at once and, in the
+// same run, makes raw conditional KV writes from 16 writers. times-raw is how
+// many raw writes fit into the time of one append.
+func BenchmarkAppend(b *testing.B) {
+	r := newRig(b)
+	js, err := jetstream.New(r.nc)
+	r.must(err)
+	raw, err := js.CreateKeyValue(b.Context(), jetstream.KeyValueConfig{Bucket: "raw", Storage: jetstream.FileStorage})
+	r.must(err)
+	leases, heads, revisions := make([]json.RawMessage, writers), make([]any, writers), make([]uint64, writers)
+	made := make([]int, writers)
+	for w := range leases {
+		var lease struct {
+			ThreadID   string `json:"threadId"`
+			OwnerToken string `json:"ownerToken"`
+			Fence      uint64 `json:"fence"`
+		}
+		r.decode(r.request("writer.acquire", map[string]any{"threadId": fmt.Sprint("t", w), "leaseDurationMs": 600_000}), &lease)
+		leases[w], err = json.Marshal(lease)
+		r.must(err)
+	}
+	for b.Loop() {
+		const n = writers * 50
+		appends := r.each(writers, n, func(w int) error {
+			made[w]++
+			id := fmt.Sprintf("c%d-%d", w, made[w])
+			checkpoint := map[string]any{"id": id, "threadId": fmt.Sprint("t", w), "parentCheckpointId": heads[w], "createdAt": made[w], "reason": "automatic",
+				"files": []any{}, "conversation": []any{}, "artifacts": []any{}}
+			_, err := r.try("checkpoint.append", map[string]any{"checkpoint": checkpoint, "expectedHeadId": heads[w], "writer": leases[w]})
+			heads[w] = id
+			return err
+		})
+		value := bytes.Repeat([]byte("x"), 200)
+		puts := r.each(writers, 10*n, func(w int) (err error) {
+			revisions[w], err = raw.Update(b.Context(), fmt.Sprint("k", w), value, revisions[w])
+			return err
+		})
+		b.ReportMetric(appends, "appends/s")
+		b.ReportMetric(puts, "raw-writes/s")
+		b.ReportMetric(puts/appends, "times-raw")
+	}
+}
+
+// BenchmarkInstanceGet reads an instance record and, in the same run, makes raw
+// reads of one key from the stream's leader.
+func BenchmarkInstanceGet(b *testing.B) {
+	r := newRig(b)
+	r.request("instance.upsert", map[string]any{"record": map[string]any{"key": "k", "provider": "local", "providerSandboxId": "n/k", "threadId": "t", "updatedAt": 1}})
+	leaderGet := []byte(`{"last_by_subj":"$KV.sandbox-state.instance.k"}`)
+	for b.Loop() {
+		const n = 4000
+		gets := r.each(4, n, func(int) error {
+			_, err := r.try("instance.get", map[string]any{"key": "k"})
+			return err
+		})
+		reads := r.each(4, n, func(int) error {
+			_, err := r.nc.Request("$JS.API.STREAM.MSG.GET.KV_sandbox-state", leaderGet, time.Minute)
+			return err
+		})
+		b.ReportMetric(gets, "gets/s")
+		b.ReportMetric(reads, "raw-reads/s")
+		b.ReportMetric(reads/gets, "times-raw")
 	}
 }
