@@ -161,15 +161,24 @@ func logLine(log, message string) map[string]any {
 // eventually polls until the condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
+	within(t, patience, what, holds)
+}
+
+func within(t *testing.T, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(patience); time.Now().Before(end); <-tick.C {
+	for end := time.Now().Add(limit); time.Now().Before(end); <-tick.C {
 		if holds() {
 			return
 		}
 	}
-	t.Fatalf("waited %v for %s", patience, what)
+	t.Fatalf("waited %v for %s", limit, what)
 }
+
+// eventPatience is longer: a server that could not reach a stream's source tries
+// again after up to two minutes.
+const eventPatience = 5 * time.Minute
 
 // run runs a program to its end.
 func run(t *testing.T, program string, args ...string) (code int, stdout, stderr string) {

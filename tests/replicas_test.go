@@ -44,7 +44,7 @@ func TestSubjectsOnThreeReplicas(t *testing.T) {
 	if n := len(c.chain("branch")); n != 1 {
 		t.Errorf("the branch has %d checkpoints", n)
 	}
-	eventually(t, "the event of the deleted thread", func() bool {
+	within(t, eventPatience, "the event of the deleted thread", func() bool {
 		msg, err := c.lastEvent("sandbox.event.thread.t")
 		return err == nil && string(msg.Data) == string(c.record("thread.t"))
 	})

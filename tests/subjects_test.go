@@ -148,7 +148,7 @@ func (e example) event(b block) {
 			e.t.Logf("%s: %s", b.at, fault)
 		}
 	}()
-	eventually(e.t, "the event of "+b.at, func() bool {
+	within(e.t, eventPatience, "the event of "+b.at, func() bool {
 		m, err := stream.GetLastMsgForSubject(e.t.Context(), b.words[2])
 		if err == nil {
 			err = json.Unmarshal(m.Data, &got)
