@@ -19,11 +19,15 @@ import (
 	"sandkeep/internal/snapshot/snapshottest"
 )
 
-// events reads the events of a prefix until all the wanted subjects came, each
+// eventPatience is long: a server that could not reach a stream's source tries
+// again after up to two minutes.
+const eventPatience = 5 * time.Minute
+
+// wantEvents reads the events of a prefix until all the wanted subjects came, each
 // with a body that has the given part ("" for an empty body with a marker).
 func wantEvents(t *testing.T, js jetstream.JetStream, store, prefix string, want map[string]string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), snapshottest.Soon)
+	ctx, cancel := context.WithTimeout(t.Context(), eventPatience)
 	defer cancel()
 	c, err := js.OrderedConsumer(ctx, kvstore.EventsName(store), jetstream.OrderedConsumerConfig{FilterSubjects: []string{prefix + ".event.>"}})
 	if err != nil {
@@ -45,8 +49,8 @@ func wantEvents(t *testing.T, js jetstream.JetStream, store, prefix string, want
 	}
 }
 
-// changes makes one change of each kind that is an event.
-func changes(t *testing.T, s *kvstore.Store) {
+// changes makes one change of each kind that is an event, and returns the writer.
+func changes(t *testing.T, s *kvstore.Store) snapshot.Writer {
 	t.Helper()
 	ctx := t.Context()
 	wr := acquire(t, s, "t.1")
@@ -60,6 +64,7 @@ func changes(t *testing.T, s *kvstore.Store) {
 	if l.OwnerToken == "" || wr.OwnerToken == "" {
 		t.Fatal("a holder has no token")
 	}
+	return wr
 }
 
 func firstEvents() map[string]string {
@@ -72,15 +77,20 @@ func firstEvents() map[string]string {
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	s := w.open(t, options().Short(time.Second))
-	changes(t, s)
+	s := w.open(t, options())
+	wr := changes(t, s)
 	wantEvents(t, w.js, "sandbox", "sandbox", firstEvents())
-	if err := s.DeleteInstance(t.Context(), "k*", -1); err != nil {
+	if err := errors.Join(s.DeleteInstance(t.Context(), "k*", -1), s.Release(t.Context(), wr)); err != nil {
 		t.Fatal(err)
 	}
-	// The lease and the lock expire, which is the server's doing.
-	wantEvents(t, w.js, "sandbox", "sandbox", map[string]string{
-		"sandbox.event.writer.t=2E1": "", "sandbox.event.lock.l": "", "sandbox.event.instance.k=2A": ""})
+	// Another lease and lock expire, which is the server's doing.
+	short := w.open(t, options().Short(time.Second))
+	acquire(t, short, "t.2")
+	if _, err := short.AcquireLock(t.Context(), "l2", 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	wantEvents(t, w.js, "sandbox", "sandbox", map[string]string{"sandbox.event.writer.t=2E1": "",
+		"sandbox.event.writer.t=2E2": "", "sandbox.event.lock.l2": "", "sandbox.event.instance.k=2A": ""})
 	if _, err := s.DeleteThread(t.Context(), "t.1"); err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +202,7 @@ func TestEvents_ThreeReplicas(t *testing.T) {
 	if err != nil || stream.CachedInfo().Config.Replicas != 3 {
 		t.Fatalf("%d replicas, %v", stream.CachedInfo().Config.Replicas, err)
 	}
-	s, err := kvstore.Open(ctx, js, kvstore.Options{Store: "sandbox"})
+	s, err := kvstore.Open(ctx, js, kvstore.Options{Store: "sandbox", LeaseTTL: kvstore.MaxLease})
 	if err != nil {
 		t.Fatal(err)
 	}
