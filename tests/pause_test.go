@@ -29,9 +29,15 @@ func (b *bench) pauseAt(w *process, n int64) (reply <-chan *nats.Msg, paused boo
 	case <-hit:
 		return replies, true
 	case msg := <-replies:
+		once.Do(func() {}) // no pause from now on
 		again := make(chan *nats.Msg, 1)
 		again <- msg
-		return again, false
+		select {
+		case <-hit: // the reply was out already
+			return again, true
+		default:
+			return again, false
+		}
 	}
 }
 
