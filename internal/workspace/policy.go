@@ -70,7 +70,10 @@ func compilePatterns(list string, texts []string) ([]pattern, error) {
 			continue
 		}
 		rest, p.negated = strings.CutPrefix(rest, "!")
-		rest = strings.TrimPrefix(path.Clean("/"+strings.TrimSpace(rest)), "/")
+		if rest = strings.TrimSpace(rest); rest == "" { // it would take back everything
+			return nil, snapshot.Errorf(snapshot.BadRequest, "%s pattern %q names nothing; write what it takes back after the !", list, text)
+		}
+		rest = strings.TrimPrefix(path.Clean("/"+rest), "/")
 		if rest == "" {
 			rest = "**" // "." or "/": everything
 		}

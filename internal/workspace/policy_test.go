@@ -98,10 +98,10 @@ func TestCapture_ExcludedCounts(t *testing.T) {
 }
 
 func TestValidatePolicy(t *testing.T) {
-	for _, p := range []snapshot.Policy{{Include: []string{"["}}, {Exclude: []string{"ok", "a[b-"}}, {Exclude: []string{"!["}}} {
+	for _, p := range []snapshot.Policy{{Include: []string{"["}}, {Exclude: []string{"ok", "a[b-"}}, {Exclude: []string{"!["}}, {Exclude: []string{"!"}}, {Include: []string{"a", " ! "}}} {
 		wantCode(t, ValidatePolicy(p), snapshot.BadRequest)
 	}
-	for _, p := range []snapshot.Policy{{}, {Exclude: []string{"", " ", "!", "**", "a/../b", "!*.x"}}} {
+	for _, p := range []snapshot.Policy{{}, {Exclude: []string{"", " ", "**", "a/../b", "!*.x"}}} {
 		if err := ValidatePolicy(p); err != nil {
 			t.Errorf("%q: %v", p.Exclude, err)
 		}

@@ -44,6 +44,9 @@ func (t *Trees) Restore(ctx context.Context, root, path string, entries iter.Seq
 	if files, bytes, err = t.fill(ctx, stage, entries, open); err != nil {
 		return 0, 0, err
 	}
+	if err = stage.setModes(dest.mode); err != nil {
+		return 0, 0, err
+	}
 	if err = dest.publish(stage); err != nil {
 		return 0, 0, err
 	}
@@ -56,6 +59,7 @@ type destination struct {
 	parts []string
 	roots []*os.Root // the named root and the parents below it
 	made  int        // how many of the last parents did not exist before
+	mode  os.FileMode
 }
 
 func (t *Trees) destination(root, path string) (*destination, error) {
@@ -85,7 +89,7 @@ func (t *Trees) destination(root, path string) (*destination, error) {
 	if err != nil {
 		return nil, diskFault("open the root above", path, err)
 	}
-	return &destination{path: path, parts: parts, roots: []*os.Root{r}}, nil
+	return &destination{path: path, parts: parts, roots: []*os.Root{r}, mode: snapshot.DefaultDirMode}, nil
 }
 
 func (d *destination) parent() *os.Root { return d.roots[len(d.roots)-1] }
@@ -216,8 +220,8 @@ func (d *destination) removeMade() {
 	}
 }
 
-// checkFree refuses a destination that is not absent or an empty directory.
-// publish decides; this only saves the work.
+// checkFree refuses a destination that is not absent or an empty directory,
+// whose mode the restored one gets. publish decides; this only saves the work.
 func (d *destination) checkFree() error {
 	info, err := d.parent().Lstat(d.base())
 	switch {
@@ -242,6 +246,7 @@ func (d *destination) checkFree() error {
 	if len(names) > 0 {
 		return d.notEmpty()
 	}
+	d.mode = info.Mode().Perm()
 	return nil
 }
 

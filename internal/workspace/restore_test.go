@@ -54,6 +54,27 @@ func TestRestore_RoundTrip(t *testing.T) {
 	}
 }
 
+// A directory that was there keeps its mode: what its owner had closed to others
+// is not opened by what is restored into it.
+func TestRestore_KeepsTheModeOfItsDestination(t *testing.T) {
+	b := newBench(t)
+	b.write("f", "1")
+	tree, _ := b.capture(snapshot.Policy{})
+	for name, mode := range map[string]os.FileMode{"closed": 0o700, "open": 0o775, "new": 0} {
+		want := mode
+		if mode == 0 {
+			want = 0o755
+		} else {
+			must(t, os.Mkdir(b.restored(name), 0o700))
+			must(t, os.Chmod(b.restored(name), mode))
+		}
+		must(t, b.restore(name, tree))
+		if info, err := os.Stat(b.restored(name)); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s has mode %v, want %v: %v", name, info.Mode(), want, err)
+		}
+	}
+}
+
 func TestRestore_Destinations(t *testing.T) {
 	b := newBench(t)
 	b.write("f", "1")

@@ -164,7 +164,7 @@ func (s *stage) close() {
 	}
 }
 
-// fill writes all entries into the stage and sets the modes.
+// fill writes all entries into the stage, all but the modes that come late.
 func (t *Trees) fill(ctx context.Context, s *stage, entries iter.Seq2[snapshot.Entry, error], open Open) (files, bytes int64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -211,7 +211,7 @@ func (t *Trees) fill(ctx context.Context, s *stage, entries iter.Seq2[snapshot.E
 	if worked != nil {
 		return 0, 0, worked
 	}
-	return files, bytes, s.setModes()
+	return files, bytes, nil
 }
 
 // make makes what the entry is. For a file it returns the directory to write it
@@ -284,8 +284,8 @@ func (s *stage) enter(dir string) (*openDir, error) {
 }
 
 // setModes finishes the directories, the deepest first, since a mode may bar the
-// way to what is below.
-func (s *stage) setModes() error {
+// way to what is below, and the top last.
+func (s *stage) setModes(mode os.FileMode) error {
 	top := s.dirs[0].root
 	for _, l := range slices.Backward(s.late) {
 		dir, err := top.OpenRoot(l.path)
@@ -296,7 +296,7 @@ func (s *stage) setModes() error {
 			return diskFault("set the mode of", l.path, err)
 		}
 	}
-	if err := chmodDir(top, snapshot.DefaultDirMode); err != nil {
+	if err := chmodDir(top, mode); err != nil {
 		return diskFault("set the mode of", ".", err)
 	}
 	return nil
