@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"sandkeep/internal/agent"
+	"sandkeep/internal/bus"
 	"sandkeep/internal/snapshot"
 )
 
@@ -180,7 +181,7 @@ func (k *caller) download(ctx context.Context, object string) error {
 	if err != nil {
 		return snapshot.Errorf(snapshot.StoreUnavailable, "bucket %q could not be opened; check --store", bucket).Because(err)
 	}
-	body, err := store.Get(ctx, name)
+	body, err := bus.Fetch(ctx, store, name)
 	if err != nil {
 		return snapshot.Errorf(snapshot.StoreUnavailable, "object %q could not be fetched; try again", object).Because(err)
 	}

@@ -148,6 +148,25 @@ func TestCommands(t *testing.T) {
 	}
 }
 
+// A variable that is there for another program changes no request: with an id
+// that stays, every save would be a retry of the first.
+func TestCommands_ForeignVariables(t *testing.T) {
+	m := newMachine(t).start()
+	m.write("box/f", "x", 0o644)
+	for _, name := range []string{"ID", "RUN", "LABEL", "SANDBOX", "KEY", "NAME", "NODE", "WAIT", "CHECKPOINT", "CERT", "CA", "INTO", "KIND"} {
+		t.Setenv("SANDBOX_"+name, "foreign")
+	}
+	m.want(0, "n1/box", "instance", "attach", "t", "box")
+	m.want(0, "", "save", "t")
+	m.want(0, "", "save", "t")
+	if out := m.want(0, "", "log", "t"); strings.Count(out, "\n") != 2 || strings.Contains(out, "foreign") {
+		t.Errorf("two saves are %q", out)
+	}
+	m.want(0, "into out on node n1", "restore", "t", "out")
+	t.Setenv("SANDBOX_SAVE_ID", "mine")
+	m.want(0, "mine\n", "save", "t")
+}
+
 func TestCommands_Artifacts(t *testing.T) {
 	m := newMachine(t).start()
 	m.write("box/f", "x", 0o644)

@@ -19,9 +19,9 @@ type cli struct {
 	JSON        bool             `name:"json" help:"Print the reply as it came: one JSON document a line, and one a page where there are several."`
 	ShowVersion kong.VersionFlag `name:"version" env:"-" help:"Print the version."`
 
-	Init     initCmd     `cmd:"" help:"Make the buckets of a store."`
-	Serve    serveCmd    `cmd:"" help:"Answer requests until SIGTERM."`
-	Demo     demoCmd     `cmd:"" help:"Save, fork and restore a workspace on a server of its own, and compare."`
+	Init     initCmd     `cmd:"" settings:"" help:"Make the buckets of a store."`
+	Serve    serveCmd    `cmd:"" settings:"" help:"Answer requests until SIGTERM."`
+	Demo     demoCmd     `cmd:"" settings:"" help:"Save, fork and restore a workspace on a server of its own, and compare."`
 	Request  requestCmd  `cmd:"" help:"Send a request and print its reply."`
 	Save     saveCmd     `cmd:"" help:"Save a checkpoint of a thread's sandbox."`
 	Fork     forkCmd     `cmd:"" help:"Start a thread from a checkpoint of another."`

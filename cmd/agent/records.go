@@ -116,7 +116,7 @@ func (c *instanceListCmd) Run(ctx context.Context, std agent.IO, top *cli) error
 type instanceAttachCmd struct {
 	Thread  snapshot.ThreadID `arg:"" help:"Thread that gets the sandbox."`
 	Name    string            `arg:"" help:"Name of a directory in the node's sandbox root."`
-	Node    snapshot.NodeName `env:"SANDBOX_TARGET_NODE" placeholder:"NAME" help:"Node that has the directory (default: the one that answers)."`
+	Node    snapshot.NodeName `placeholder:"NAME" help:"Node that has the directory (default: the one that answers)."`
 	Sandbox string            `placeholder:"NAME" help:"Sandbox definition."`
 	RunID   snapshot.RunID    `name:"run" placeholder:"ID" help:"Run to record."`
 	tenantFlags

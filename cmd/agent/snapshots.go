@@ -69,7 +69,7 @@ type saveCmd struct {
 	RunID   snapshot.RunID        `name:"run" default:"cli" help:"Run that the checkpoint belongs to (default: cli)."`
 	Label   string                `help:"Label; the checkpoint is then a named one."`
 	Sandbox string                `placeholder:"NAME" help:"Sandbox definition."`
-	Key     snapshot.InstanceKey  `env:"SANDBOX_INSTANCE_KEY" help:"Instance key, instead of the computed one."`
+	Key     snapshot.InstanceKey  `help:"Instance key, instead of the computed one."`
 	ID      snapshot.CheckpointID `name:"id" help:"Id of the checkpoint; saving it again is no second save."`
 	Adapter string                `help:"Adapter name for the provider."`
 	Wait    time.Duration         `help:"How long to wait for another writer."`
@@ -103,7 +103,7 @@ type restoreCmd struct {
 	Path       string                `arg:"" help:"New or empty directory below the node's root."`
 	Checkpoint snapshot.CheckpointID `placeholder:"ID" help:"Checkpoint to restore (default: the head)."`
 	Into       string                `default:"restore" enum:"restore,sandbox" help:"Root to write into: ${enum}; sandbox also attaches it to the thread."`
-	Node       snapshot.NodeName     `env:"SANDBOX_TARGET_NODE" placeholder:"NAME" help:"Node to restore on (default: the one that answers)."`
+	Node       snapshot.NodeName     `placeholder:"NAME" help:"Node to restore on (default: the one that answers)."`
 }
 
 func (c *restoreCmd) Run(ctx context.Context, std agent.IO, top *cli) error {

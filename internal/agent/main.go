@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -71,14 +72,46 @@ func (p Program) Run(ctx context.Context, std IO, args []string) int {
 	return ExitCode(err)
 }
 
-// parser gives every flag its SANDBOX_… variable. A host name or a home that
-// the machine doesn't know is only missed by the commands that need it.
+// parser makes the command line. A host name or a home that the machine doesn't
+// know is only missed by the commands that need it.
 func (p Program) parser(std IO) (*kong.Kong, error) {
 	node, _ := os.Hostname()
-	return kong.New(p.CLI, kong.Name(p.Name), kong.Description(p.Description), kong.DefaultEnvars("SANDBOX"),
+	return kong.New(p.CLI, kong.Name(p.Name), kong.Description(p.Description), kong.PostBuild(variables),
 		kong.Writers(std.Out, std.Err), kong.Vars{"node": node, "state_dir": defaultStateDir(), "version": Version},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.PostBuild(requestTimeout))
 }
+
+// variables gives every flag its SANDBOX_… variable. Those of a command that
+// sends a request have the command in their name: SANDBOX_ID may well be there
+// for somebody else, and would make every save the same one. Commands with the
+// tag settings are run by operators, and theirs have not.
+func variables(k *kong.Kong) error {
+	nameVariables(k.Model.Node, "SANDBOX_")
+	return nil
+}
+
+func nameVariables(n *kong.Node, prefix string) {
+	for _, f := range n.Flags {
+		switch {
+		case f.Name == "help" || len(f.Envs) > 0 && f.Envs[0] != "-":
+			continue
+		case len(f.Envs) > 0:
+			f.Envs = nil
+		default:
+			f.Envs = []string{prefix + variable(f.Name)}
+		}
+		f.Tag.Envs = f.Envs
+	}
+	for _, c := range n.Children {
+		if below := prefix + variable(c.Name) + "_"; c.Tag.Has("settings") {
+			nameVariables(c, prefix)
+		} else {
+			nameVariables(c, below)
+		}
+	}
+}
+
+func variable(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }
 
 // requestTimeout makes --timeout that of a whole request. NATS_TIMEOUT is not
 // asked: it is set for short answers, and a save takes its time.

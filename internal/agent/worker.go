@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/oklog/ulid/v2"
 	"github.com/rs/zerolog"
 
@@ -85,7 +86,9 @@ func (w Worker) definitions() (*sandbox.Config, error) {
 // forbidden are never captured. Ending ctx ends the opening only: stop the worker.
 func (s *Setup) Start(ctx context.Context, l Link, forbidden ...string) (*bus.Worker, error) {
 	node := snapshot.NodeName(s.flags.Node)
-	state, err := kvstore.Open(ctx, l.JS, kvstore.Options{Store: s.common.Store, Node: node, LeaseTTL: s.flags.Lease})
+	state, err := found(ctx, func() (*kvstore.Store, error) {
+		return kvstore.Open(ctx, l.JS, kvstore.Options{Store: s.common.Store, Node: node, LeaseTTL: s.flags.Lease})
+	})
 	if err != nil {
 		return nil, fmt.Errorf("open state: %w", err)
 	}
@@ -93,7 +96,9 @@ func (s *Setup) Start(ctx context.Context, l Link, forbidden ...string) (*bus.Wo
 		return nil, err
 	}
 	s.records = state
-	objects, err := objstore.Open(ctx, l.JS, objstore.Options{Store: s.common.Store})
+	objects, err := found(ctx, func() (*objstore.Store, error) {
+		return objstore.Open(ctx, l.JS, objstore.Options{Store: s.common.Store})
+	})
 	if err != nil {
 		return nil, fmt.Errorf("open objects: %w", err)
 	}
@@ -107,17 +112,36 @@ func (s *Setup) Start(ctx context.Context, l Link, forbidden ...string) (*bus.Wo
 		return nil, err
 	}
 	service := snapshot.New(snapshot.Options{
-		Checkpoints: state, Leases: state, Instances: state, Artifacts: state, Objects: objects, Workspaces: trees,
+		Checkpoints: bus.YieldCheckpoints(state), Leases: bus.YieldLeases(state), Instances: state, Artifacts: state, Objects: objects, Workspaces: trees,
 		Sandboxes: sandboxes, Redactor: s.redactor, Node: node, Now: time.Now, NewID: func() string { return ulid.Make().String() },
 	})
 	return bus.Serve(context.WithoutCancel(ctx), l.Conn, bus.Options{Service: service, Redactor: s.redactor, Transfer: objects, Node: node,
-		Prefix: s.common.Prefix, Version: Version, Log: s.Log})
+		APIPrefix: l.JS.Options().APIPrefix, Prefix: s.common.Prefix, Version: Version, Log: s.Log})
+}
+
+// found opens a part of the store. A server of a cluster that has yet to make a
+// new stream, or to recover an old one, may answer first, that there is none:
+// so that is believed only if it is said again and again.
+func found[S any](ctx context.Context, open func() (S, error)) (S, error) {
+	const tries, wait = 6, 200 * time.Millisecond
+	for try := 1; ; try++ {
+		s, err := open()
+		gone := errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrBucketNotFound)
+		if !gone || try == tries {
+			return s, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return s, err
+		}
+	}
 }
 
 // Serve answers requests until ctx ends, then takes no new ones, finishes those
 // that it has within --drain and closes the connection.
 func (s *Setup) Serve(ctx context.Context, l Link, forbidden ...string) error {
-	closed := l.Conn.StatusChanged(nats.CLOSED)
+	closed, back := l.Conn.StatusChanged(nats.CLOSED), l.Conn.StatusChanged(nats.CONNECTED)
 	worker, err := s.Start(ctx, l, forbidden...)
 	if err != nil && ctx.Err() != nil {
 		return nil // a signal came first
@@ -129,11 +153,8 @@ func (s *Setup) Serve(ctx context.Context, l Link, forbidden ...string) error {
 		Str("sandboxRoot", s.flags.SandboxRoot).Str("restoreRoot", s.flags.RestoreRoot).Msg("ready")
 	stopSweeping := s.sweeping(ctx)
 	defer stopSweeping()
-	select {
-	case <-closed:
-		err = snapshot.Errorf(snapshot.StoreUnavailable, "the NATS server at %s closed the connection; check the credentials", l.URL).Because(l.Conn.LastError())
-	case <-ctx.Done():
-		s.Log.Info().Dur("drain", s.flags.Drain).Msg("stopping")
+	if err = s.watch(ctx, l, closed, back); err == nil {
+		s.Log.Info().Stringer("drain", s.flags.Drain).Msg("stopping")
 	}
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.flags.Drain)
 	defer cancel()
@@ -141,6 +162,33 @@ func (s *Setup) Serve(ctx context.Context, l Link, forbidden ...string) error {
 		s.Log.Warn().Err(e).Msg("requests given up")
 	}
 	return errors.Join(err, Drain(l.Conn))
+}
+
+// lookPause is between two looks at a server that is back but does not answer.
+const lookPause = 2 * time.Second
+
+// watch returns when ctx ends, or with a reason to stop: the connection was
+// closed for good, or the server that is back has another store.
+func (s *Setup) watch(ctx context.Context, l Link, closed, back <-chan nats.Status) error {
+	var look <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-closed:
+			return snapshot.Errorf(snapshot.StoreUnavailable, "the NATS server at %s closed the connection; check the credentials", l.URL).Because(l.Conn.LastError())
+		case <-back:
+			look = time.After(0)
+		case <-look:
+			look = nil
+			state, err := kvstore.Open(ctx, l.JS, kvstore.Options{Store: s.common.Store})
+			if err != nil {
+				look = time.After(lookPause) // requests are told meanwhile
+			} else if err := s.state.checkStore(s.common.Store, state.StoreID()); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // sweepInterval is also the grace of what a sweep may remove.

@@ -213,6 +213,53 @@ func TestServe_AnotherStore(t *testing.T) {
 	}
 }
 
+// A server that comes back without the store, or another one at its address, is
+// not written to.
+func TestServe_AnotherStoreComesBack(t *testing.T) {
+	first, second, log := t.TempDir(), t.TempDir(), &lines{}
+	s, err := agent.StartServer(common(first), embedded(first), bus.ConnectOptions{}, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	initStore(t, s, first)
+	setup, err := agent.NewSetup(common(first), worker(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := os.ReadFile(filepath.Join(first, "state", "token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, err := agent.Dial(common(first), bus.ConnectOptions{Server: s.URL, Token: strings.TrimSpace(string(token)), NoContext: true, Daemon: true, Log: zerolog.Nop(), Timeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- setup.Serve(t.Context(), link) }()
+	log.ready(t, 1)
+	if err := s.Shutdown(); err != nil {
+		t.Fatal(err)
+	}
+	e := embedded(second)
+	e.Listen, e.Auth = strings.TrimPrefix(s.URL, "nats://"), "none"
+	other, err := agent.StartServer(common(second), e, bus.ConnectOptions{}, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Shutdown()
+	if err := other.Init(t.Context(), common(second), e, agent.Buckets{}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-served:
+		if !errors.Is(err, snapshot.StoreUnavailable) || !strings.Contains(err.Error(), "--state-dir") {
+			t.Errorf("Serve on another store: %v, want advice", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatalf("it goes on:\n%s", log)
+	}
+}
+
 func TestStartServer_Token(t *testing.T) {
 	dir := t.TempDir()
 	s, err := agent.StartServer(common(dir), embedded(dir), bus.ConnectOptions{}, zerolog.Nop())

@@ -28,6 +28,8 @@ type call struct {
 	timeout  time.Duration
 	maxReply int64 // bytes of a reply that fits a message
 	maxData  int64 // bytes that fit a reply in base64
+	request  any   // and answer: for the log
+	answer   any
 	warnings []snapshot.Warning
 	counts   *counters
 	started  time.Time
@@ -43,7 +45,6 @@ const (
 // Bounds of a request or reply that travels as an object.
 const (
 	maxClaim     = 64 << 20
-	claimsAtOnce = 4
 	claimTimeout = 2 * time.Minute
 )
 
@@ -80,7 +81,12 @@ func (w *Worker) accept(e endpoint, c *call) {
 		return
 	}
 	t, p := decoded.(task), w.pool(e)
-	if !p.admit(func() { w.work(e, p, t, c) }) {
+	c.request = t.request
+	room := p
+	if t.wait > 0 { // a crowd that waits for a lease must not keep its holder's requests out
+		room = w.leases
+	}
+	if !room.admit(func() { w.work(e, p, t, c) }) {
 		w.respond(c, nil, snapshot.Errorf(snapshot.Busy, "the worker has no room for %s now; send it again after retryAfterMs", c.name).With("retryAfterMs", 1000))
 	}
 }
@@ -89,10 +95,12 @@ func (w *Worker) accept(e endpoint, c *call) {
 func (w *Worker) work(e endpoint, p *pool, t task, c *call) {
 	msg, err := w.guard(c, func() (any, error) {
 		if t.claim != "" {
-			var err error
-			if t, err = w.unclaim(e, t.claim); err != nil {
+			fetched, done, err := w.unclaim(e, t.claim)
+			defer done()
+			if err != nil {
 				return nil, err
 			}
+			t, c.request = fetched, fetched.request
 		}
 		reply, err := w.perform(e, p, t, c)
 		if err != nil {
@@ -118,7 +126,7 @@ func (w *Worker) perform(e endpoint, p *pool, t task, c *call) (reply any, err e
 	case node != "":
 		reply, err = w.relay(c, node)
 	default:
-		reply, err = p.run(ctx, func() (any, error) { return t.run(ctx, c) })
+		reply, err = p.run(ctx, func(ctx context.Context) (any, error) { return t.run(ctx, c) })
 	}
 	if err != nil && ctx.Err() != nil && snapshot.AsError(err) == nil {
 		err = fmt.Errorf("%w: %w", ctx.Err(), err)
@@ -126,38 +134,40 @@ func (w *Worker) perform(e endpoint, p *pool, t task, c *call) (reply any, err e
 	return reply, err
 }
 
-// unclaim fetches a request that was put as an object. It may be large, so few
-// are fetched at once.
-func (w *Worker) unclaim(e endpoint, claim string) (task, error) {
+// unclaim fetches a request that was put as an object. It may be large, and
+// stays in memory until done is called: all of them together have a bound.
+func (w *Worker) unclaim(e endpoint, claim string) (t task, done func(), err error) {
+	done = func() {}
 	ctx, cancel := context.WithTimeout(w.base, claimTimeout)
 	defer cancel()
-	t, err := w.claims.run(ctx, func() (any, error) { return w.fetch(ctx, e, claim) })
-	if err != nil {
-		return task{}, err
-	}
-	return t.(task), nil
-}
-
-// fetch reads and decodes a request that was put as an object.
-func (w *Worker) fetch(ctx context.Context, e endpoint, claim string) (any, error) {
-	tooLarge := snapshot.Errorf(snapshot.PayloadTooLarge, "the request %q has more than %d bytes; send less at a time", claim, maxClaim)
 	body, size, err := w.Transfer.OpenUpload(ctx, claim)
 	if err != nil {
-		return nil, err
+		return t, done, err
 	}
 	defer body.Close()
-	if size > maxClaim {
-		return nil, tooLarge
+	if size < 0 || size > maxClaim {
+		return t, done, snapshot.Errorf(snapshot.PayloadTooLarge, "the request %q has more than %d bytes; send less at a time", claim, maxClaim)
 	}
-	var buf bytes.Buffer
-	n, err := io.Copy(&buf, io.LimitReader(body, maxClaim+1))
+	if err := w.claims.Acquire(ctx, size); err != nil {
+		return t, done, snapshot.Errorf(snapshot.Busy, "the worker has as many large requests as it takes; send this one again after retryAfterMs").
+			With("retryAfterMs", 1000).Because(err)
+	}
+	done = func() { w.claims.Release(size) }
+	t, err = read(e, claim, body, size)
+	return t, done, err
+}
+
+// read decodes a request that was put as an object of that size.
+func read(e endpoint, claim string, body io.Reader, size int64) (task, error) {
+	data := bytes.NewBuffer(make([]byte, 0, size+bytes.MinRead))
+	n, err := data.ReadFrom(io.LimitReader(body, size+1))
 	if err != nil {
-		return nil, fmt.Errorf("read request %q: %w", claim, err)
+		return task{}, fmt.Errorf("read request %q: %w", claim, err)
 	}
-	if n > maxClaim {
-		return nil, tooLarge
+	if n != size {
+		return task{}, snapshot.Errorf(snapshot.BadRequest, "the object %q does not have the %d bytes that it tells; put the request again", claim, size)
 	}
-	t, err := e.decode(buf.Bytes())
+	t, err := e.decode(data.Bytes())
 	if err == nil && t.claim != "" {
 		err = snapshot.Errorf(snapshot.BadRequest, "the object %q holds another $object; put the request itself there", claim)
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -156,14 +157,14 @@ func (c *Client) bucket(ctx context.Context, name string) (jetstream.ObjectStore
 }
 
 // resolve fetches a reply that is {"$object": "<bucket>/<name>"}.
-func (c *Client) resolve(ctx context.Context, body []byte) ([]byte, error) {
-	if !bytes.HasPrefix(body, []byte(`{"$object":`)) {
-		return body, nil
+func (c *Client) resolve(ctx context.Context, reply []byte) ([]byte, error) {
+	if !bytes.HasPrefix(reply, []byte(`{"$object":`)) {
+		return reply, nil
 	}
 	var claim struct {
 		Object string `json:"$object"`
 	}
-	if err := json.Unmarshal(body, &claim); err != nil {
+	if err := json.Unmarshal(reply, &claim); err != nil {
 		return nil, fmt.Errorf("decode reply: %w", err)
 	}
 	bucket, name, _ := strings.Cut(claim.Object, "/")
@@ -175,7 +176,12 @@ func (c *Client) resolve(ctx context.Context, body []byte) ([]byte, error) {
 		return nil, err
 	}
 	defer cancel()
-	out, err := store.GetBytes(ctx, name)
+	var out []byte
+	body, err := Fetch(ctx, store, name)
+	if err == nil {
+		defer body.Close()
+		out, err = io.ReadAll(body)
+	}
 	if err != nil {
 		return nil, snapshot.Errorf(snapshot.StoreUnavailable, "the reply %s could not be fetched; send the request again", claim.Object).Because(err)
 	}

@@ -32,9 +32,9 @@ type ConnectOptions struct {
 	User        string        `name:"user" env:"SANDBOX_USER,NATS_USER" placeholder:"USER" help:"user name, or a token without --password"`
 	Password    string        `name:"password" env:"SANDBOX_PASSWORD,NATS_PASSWORD" placeholder:"PASSWORD" help:"password"`
 	Token       string        `name:"token" env:"SANDBOX_TOKEN,NATS_TOKEN" placeholder:"TOKEN" help:"authorization token"`
-	TLSCert     string        `name:"tlscert" env:"SANDBOX_CERT,NATS_CERT" placeholder:"FILE" help:"TLS public certificate"`
-	TLSKey      string        `name:"tlskey" env:"SANDBOX_KEY,NATS_KEY" placeholder:"FILE" help:"TLS private key"`
-	TLSCA       string        `name:"tlsca" env:"SANDBOX_CA,NATS_CA" placeholder:"FILE" help:"TLS certificate authority chain"`
+	TLSCert     string        `name:"tlscert" env:"SANDBOX_TLSCERT,NATS_CERT" placeholder:"FILE" help:"TLS public certificate"`
+	TLSKey      string        `name:"tlskey" env:"SANDBOX_TLSKEY,NATS_KEY" placeholder:"FILE" help:"TLS private key"`
+	TLSCA       string        `name:"tlsca" env:"SANDBOX_TLSCA,NATS_CA" placeholder:"FILE" help:"TLS certificate authority chain"`
 	TLSFirst    bool          `name:"tlsfirst" env:"SANDBOX_TLSFIRST" help:"TLS handshake before the server INFO"`
 	Timeout     time.Duration `name:"timeout" env:"SANDBOX_TIMEOUT,NATS_TIMEOUT" default:"5s" help:"time to wait for a connection"`
 	Name        string        `name:"connection-name" env:"SANDBOX_CONNECTION_NAME" placeholder:"NAME" help:"name of the connection"`

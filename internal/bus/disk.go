@@ -31,13 +31,19 @@ type diskGuard struct {
 	done    sync.WaitGroup
 }
 
+// guardDisk watches the disk of dir until the guard is closed.
 func guardDisk(s *server.Server, dir string) *diskGuard {
+	reserve := min(max(diskSize(dir)/diskShare, diskLeast), diskMost)
+	g := newDiskGuard(s, reserve, func() int64 { return freeSpace(dir) })
 	ctx, stop := context.WithCancel(context.Background())
-	g := &diskGuard{server: s, free: func() int64 { return freeSpace(dir) }, tight: map[string]server.JetStreamAccountLimits{}, stop: stop,
-		reserve: min(max(diskSize(dir)/diskShare, diskLeast), diskMost)}
+	g.stop = stop
 	g.look()
 	g.done.Go(func() { g.watch(ctx) })
 	return g
+}
+
+func newDiskGuard(s *server.Server, reserve int64, free func() int64) *diskGuard {
+	return &diskGuard{server: s, free: free, reserve: reserve, tight: map[string]server.JetStreamAccountLimits{}}
 }
 
 func (g *diskGuard) watch(ctx context.Context) {

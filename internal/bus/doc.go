@@ -7,8 +7,9 @@
 // published to the request's reply subject. The micro request is never touched
 // after its handler returned. The heavy pool (saves, forks, appends, contents)
 // and the light one (reads, small writes) are apart, so that reads never wait
-// behind saves; acquires have a pool of their own, so that those that wait for a
-// lease never stand in the way of its holder. A relayed request takes no running
+// behind saves; acquires have a pool of their own, and saves and forks that wait
+// for a lease are admitted by it and give their running slot to others, so that
+// those that wait never stand in the way of the holder. A relayed request takes no running
 // slot here, so that two nodes that relay to each other can't wait for each
 // other.
 package bus

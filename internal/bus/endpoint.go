@@ -20,7 +20,7 @@ type op[T any] struct {
 	name  string // the subject without its prefix
 	heavy bool   // moves contents: runs apart from reads
 	// wait, if there is one, tells how many ms it may stand and wait for a lease:
-	// it runs apart from everything that the lease's holder may ask for meanwhile.
+	// it waits apart from everything that the lease's holder may ask for meanwhile.
 	wait func(T) int64
 	// node, if there is one, finds the node that must run the request, "" for any.
 	node func(context.Context, Service, T) (snapshot.NodeName, error)
@@ -38,6 +38,7 @@ type endpoint struct {
 // task is a decoded request. With a claim it has nothing else.
 type task struct {
 	claim   string
+	request any
 	timeout time.Duration // 0: none given
 	wait    time.Duration // comes on top of the default timeout
 	node    func(context.Context, Service) (snapshot.NodeName, error)
@@ -73,7 +74,7 @@ func (o op[T]) decode(data []byte) (task, error) {
 	if c.Claim != nil {
 		return task{claim: *c.Claim}, nil
 	}
-	t := task{run: func(ctx context.Context, cl *call) (any, error) { return o.run(ctx, cl, req) }}
+	t := task{request: req, run: func(ctx context.Context, cl *call) (any, error) { return o.run(ctx, cl, req) }}
 	if o.wait != nil {
 		t.wait = time.Duration(min(o.wait(req), maxTimeout.Milliseconds())) * time.Millisecond
 	}

@@ -10,7 +10,7 @@ import (
 // has it is ready.
 func endpoints() []endpoint {
 	return []endpoint{
-		op[snapshot.ForkRequest]{name: "fork", heavy: true, run: fork}.row(),
+		op[snapshot.ForkRequest]{name: "fork", heavy: true, wait: forkWait, run: fork}.row(),
 		op[snapshot.RestoreRequest]{name: "restore", heavy: true, node: restoreNode, run: restore}.row(),
 		op[snapshot.ReadFileRequest]{name: "file.read", run: readFile}.row(),
 		op[snapshot.ReadArtifactRequest]{name: "artifact.read", run: readArtifact}.row(),
@@ -47,7 +47,7 @@ func endpoints() []endpoint {
 		op[removeRequest]{name: "instance.delete", run: removeInstance}.row(),
 		op[snapshot.ListInstancesRequest]{name: "instance.list", run: listInstances}.row(),
 		op[snapshot.AttachRequest]{name: "instance.attach", heavy: true, node: attachNode, run: attach}.row(),
-		op[snapshot.SaveRequest]{name: "snapshot.save", heavy: true, node: saveNode, run: save}.row(),
+		op[snapshot.SaveRequest]{name: "snapshot.save", heavy: true, wait: saveWait, node: saveNode, run: save}.row(),
 	}
 }
 
@@ -96,6 +96,9 @@ func restoreNode(_ context.Context, _ Service, r snapshot.RestoreRequest) (snaps
 func attachNode(_ context.Context, _ Service, r snapshot.AttachRequest) (snapshot.NodeName, error) {
 	return r.Node, nil
 }
+
+func saveWait(r snapshot.SaveRequest) int64 { return r.WaitMs }
+func forkWait(r snapshot.ForkRequest) int64 { return r.WaitMs }
 
 func save(ctx context.Context, c *call, r snapshot.SaveRequest) (any, error) {
 	cp, warnings, err := c.svc.Save(ctx, r)

@@ -32,18 +32,14 @@ func (p *pool) admit(fn func()) bool {
 	return !p.closed && p.group.TryGo(func() error { fn(); return nil })
 }
 
-// run holds a running slot while fn runs.
-func (p *pool) run(ctx context.Context, fn func() (any, error)) (any, error) {
-	select {
-	case p.slots <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	defer func() { <-p.slots }()
-	if err := ctx.Err(); err != nil {
+// run gives fn a turn to run. fn may yield it meanwhile.
+func (p *pool) run(ctx context.Context, fn func(context.Context) (any, error)) (any, error) {
+	s := &slot{pool: p.slots}
+	defer s.leave()
+	if err := s.take(ctx); err != nil {
 		return nil, err
 	}
-	return fn()
+	return fn(context.WithValue(ctx, slotKey{}, s))
 }
 
 // close admits no more.

@@ -22,9 +22,7 @@ func (w *Worker) respond(c *call, msg *nats.Msg, err error) {
 		sent = decodeFault(msg.Header, msg.Data) // a relayed reply may be one
 	}
 	w.report(c, sent, len(msg.Data))
-	// A client chooses the reply's subject, but must not write to the store's
-	// own ($KV, $O, …) with this worker's permissions.
-	if msg.Subject = c.reply; c.reply == "" || strings.HasPrefix(c.reply, "$") {
+	if msg.Subject = c.reply; w.reserved(c.reply) {
 		return
 	}
 	if err := w.nc.PublishMsg(msg); err != nil {
@@ -32,11 +30,19 @@ func (w *Worker) respond(c *call, msg *nats.Msg, err error) {
 	}
 }
 
+// reserved: a client chooses where the reply goes, but must not write to the
+// store's own subjects ($KV, $O, …) or change streams with this worker's
+// permissions.
+func (w *Worker) reserved(subject string) bool {
+	return subject == "" || strings.HasPrefix(subject, "$") || w.APIPrefix != "" && strings.HasPrefix(subject, w.APIPrefix)
+}
+
 // goodReply encodes a reply; one that was relayed stays as it is.
 func (w *Worker) goodReply(c *call, reply any) (*nats.Msg, error) {
 	if m, ok := reply.(*nats.Msg); ok {
 		return &nats.Msg{Header: m.Header, Data: m.Data}, nil
 	}
+	c.answer = reply
 	for i := range c.warnings {
 		c.warnings[i].Message = w.Redactor.Text(c.warnings[i].Message)
 	}
@@ -76,7 +82,10 @@ func (w *Worker) errorReply(c *call, e *snapshot.Error) *nats.Msg {
 // report counts the reply and logs it.
 func (w *Worker) report(c *call, e *snapshot.Error, size int) {
 	took := time.Since(c.started)
-	line := w.Log.WithLevel(w.level(c, e)).Str("subject", c.name).Str("req_id", c.id).Int("bytes", size).Dur("dur", took)
+	line := w.Log.WithLevel(w.level(c, e)).Str("subject", c.name).Str("req_id", c.id).Int("bytes", size).Stringer("dur", took.Round(time.Microsecond))
+	if line.Enabled() {
+		about(c.request, c.answer, func(key, id string) { line.Str(key, w.Redactor.Text(id)) })
+	}
 	var code snapshot.Code
 	if e != nil {
 		code = e.Code

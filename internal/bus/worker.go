@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/semaphore"
 
 	"sandkeep/internal/snapshot"
 )
@@ -35,18 +36,24 @@ type Options struct {
 	Prefix   string
 	Version  string // SemVer
 	Log      zerolog.Logger
-	Heavy    Limits // saves, forks, restores; 16 run, 256 wait
-	Light    Limits // reads and small writes; 64 run, 1024 wait
-	Leases   Limits // acquires of leases and locks; 256 run, 256 wait
+	// APIPrefix is that of JetStream's API if it is not the usual one.
+	APIPrefix string
+	Heavy     Limits // saves, forks, restores; 16 run, 256 wait
+	Light     Limits // reads and small writes; 64 run, 1024 wait
+	Leases    Limits // acquires of leases and locks; 256 run, 256 wait
+	// ClaimBytes bounds the requests that came as objects and are in memory; at
+	// least the size of the largest, 64 MiB, and 256 MiB if it is 0.
+	ClaimBytes int64
 }
 
 func (o Options) withDefaults() Options {
 	o.Prefix = cmp.Or(o.Prefix, DefaultPrefix)
 	o.Version = cmp.Or(o.Version, DefaultVersion)
-	// A save may wait for a lease in its slot, so there are more slots than cores.
+	// Requests wait for the store and the disk more than for a core.
 	o.Heavy = cmp.Or(o.Heavy, Limits{16, 256})
 	o.Light = cmp.Or(o.Light, Limits{64, 1024})
 	o.Leases = cmp.Or(o.Leases, Limits{256, 256})
+	o.ClaimBytes = cmp.Or(o.ClaimBytes, 4*maxClaim)
 	return o
 }
 
@@ -72,9 +79,9 @@ type Worker struct {
 	counts map[string]*counters
 	heavy  *pool
 	light  *pool
-	leases *pool           // acquires: those that wait must not keep the holder's own requests waiting
-	claims *pool           // only of running slots, for fetching requests
-	base   context.Context // of all requests
+	leases *pool               // acquires: those that wait must not keep the holder's own requests waiting
+	claims *semaphore.Weighted // bytes of requests that came as objects
+	base   context.Context     // of all requests
 	cancel context.CancelFunc
 	once   sync.Once // of the stop
 }
@@ -88,7 +95,7 @@ func Serve(ctx context.Context, nc *nats.Conn, o Options) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{Options: o, nc: nc, rows: map[string]endpoint{}, counts: map[string]*counters{nodeEndpoint: {}},
-		heavy: newPool(o.Heavy), light: newPool(o.Light), leases: newPool(o.Leases), claims: newPool(Limits{Running: claimsAtOnce})}
+		heavy: newPool(o.Heavy), light: newPool(o.Light), leases: newPool(o.Leases), claims: semaphore.NewWeighted(o.ClaimBytes)}
 	for _, e := range endpoints() {
 		w.rows[e.name], w.counts[e.id()] = e, &counters{}
 	}

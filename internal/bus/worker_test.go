@@ -208,7 +208,12 @@ func TestReply_Shapes(t *testing.T) {
 
 // A client that may not write to the store can't have a reply written there.
 func TestReply_NeverIntoTheStore(t *testing.T) {
-	w := newWorld(t, &service{head: func(context.Context, snapshot.ThreadRequest) (snapshot.CheckpointID, error) { return "c", nil }})
+	w := newWorld(t, &service{head: func(context.Context, snapshot.ThreadRequest) (snapshot.CheckpointID, error) { return "c", nil }},
+		func(o *bus.Options) { o.APIPrefix = "hub.API" })
+	api, err := w.nc.SubscribeSync("hub.API.>")
+	if err != nil {
+		t.Fatal(err)
+	}
 	kv, err := w.js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "sandbox-state"})
 	if err != nil {
 		t.Fatal(err)
@@ -217,8 +222,10 @@ func TestReply_NeverIntoTheStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, payload := range []string{`{"threadId":"t"}`, `{}`} {
-		if err := w.nc.PublishRequest("sandbox.checkpoint.head", "$KV.sandbox-state.thread.t", []byte(payload)); err != nil {
-			t.Fatal(err)
+		for _, reply := range []string{"$KV.sandbox-state.thread.t", "hub.API.STREAM.PURGE.KV_sandbox-state"} {
+			if err := w.nc.PublishRequest("sandbox.checkpoint.head", reply, []byte(payload)); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	w.mustAsk(t, "checkpoint.head", `{"threadId":"t"}`)
@@ -227,6 +234,9 @@ func TestReply_NeverIntoTheStore(t *testing.T) {
 	}
 	if e, err := kv.Get(t.Context(), "thread.t"); err != nil || string(e.Value()) != "state" {
 		t.Errorf("the state is %v, %v", e, err)
+	}
+	if n, _, err := api.Pending(); n > 0 || err != nil {
+		t.Errorf("%d replies went to JetStream's API: %v", n, err)
 	}
 }
 
@@ -287,57 +297,79 @@ func TestClaimCheck(t *testing.T) {
 	}
 }
 
-// slowUploads is a transfer whose uploads open one after the other, when the test lets them.
-type slowUploads struct{ opened, pass chan struct{} }
+// uploads are requests of 100 bytes.
+type uploads struct{ bus.Transfer }
 
-func (g slowUploads) OpenUpload(ctx context.Context, _ string) (io.ReadCloser, int64, error) {
-	select {
-	case g.opened <- struct{}{}:
-	case <-ctx.Done():
-	}
-	select {
-	case <-g.pass:
-	case <-ctx.Done():
-	}
-	return io.NopCloser(strings.NewReader(`{"threadId":"t"}`)), 16, nil
-}
-
-func (slowUploads) PutReply(context.Context, []byte) (string, error) {
-	return "", errors.New("no reply is large")
+func (uploads) OpenUpload(context.Context, string) (io.ReadCloser, int64, error) {
+	return io.NopCloser(strings.NewReader(fmt.Sprintf("%-100s", `{"threadId":"t"}`))), 100, nil
 }
 
 // Requests that travel as objects are large: few are in memory at once, however
-// many reads may run.
+// many may run, and small ones wait for none of them.
 func TestClaimCheck_FewAtOnce(t *testing.T) {
-	const asked, most = 12, 4
-	g := slowUploads{opened: make(chan struct{}, asked), pass: make(chan struct{})}
-	w := newWorld(t, &service{head: func(context.Context, snapshot.ThreadRequest) (snapshot.CheckpointID, error) { return "c", nil }},
-		func(o *bus.Options) { o.Transfer = g })
+	const asked, most = 6, 4
+	inMemory, open := make(chan struct{}, asked), make(chan struct{})
+	w := newWorld(t, &service{
+		load: func(context.Context, snapshot.ThreadRequest) (*snapshot.LoadThreadReply, error) {
+			inMemory <- struct{}{}
+			<-open
+			return &snapshot.LoadThreadReply{}, nil
+		},
+		head: func(context.Context, snapshot.ThreadRequest) (snapshot.CheckpointID, error) { return "c", nil },
+	}, func(o *bus.Options) { o.Transfer, o.ClaimBytes = uploads{}, most*100+99 })
 	var replies []<-chan error
 	for range asked {
-		replies = append(replies, w.askLater(t, "checkpoint.head", `{"$object":"sandbox-uploads/x"}`))
+		replies = append(replies, w.askLater(t, "thread.load", `{"$object":"sandbox-uploads/x"}`))
+	}
+	for range most {
+		<-inMemory
 	}
 	w.mustAsk(t, "checkpoint.head", `{"threadId":"t"}`) // it comes behind them and waits for none
-	for inMemory, passed := 0, 0; passed < asked; {
-		select {
-		case <-g.opened:
-			inMemory++
-			continue
-		default:
-		}
-		if inMemory > most {
-			t.Errorf("%d requests are in memory at once", inMemory)
-		}
-		select {
-		case <-g.opened:
-			inMemory++
-		case g.pass <- struct{}{}:
-			inMemory, passed = inMemory-1, passed+1
-		}
+	if len(inMemory) > 0 {
+		t.Error("there are more in memory")
 	}
+	close(open)
 	for _, r := range replies {
 		if err := <-r; err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// A log line says what the request was about: ids that came with it, that were
+// chosen for it, or that stand in its writer, and how long it took.
+func TestLog_Lines(t *testing.T) {
+	w := newWorld(t, &service{
+		save: func(_ context.Context, r snapshot.SaveRequest) (*snapshot.Checkpoint, []snapshot.Warning, error) {
+			if r.RunID == "bad" {
+				return nil, nil, errors.New("no idea")
+			}
+			return &snapshot.Checkpoint{ID: "chosen", ThreadID: r.ThreadID}, nil, nil
+		},
+		checkpoint: func(context.Context, snapshot.GetCheckpointRequest) (*snapshot.Checkpoint, error) { return nil, nil },
+	})
+	for _, c := range []struct {
+		subject, payload string
+		want             map[string]string
+	}{
+		{"snapshot.save", `{"threadId":"t","runId":"r"}`, map[string]string{"thread": "t", "checkpoint": "chosen", "level": "info"}},
+		{"snapshot.save", `{"threadId":"` + canary + `","runId":"r"}`, map[string]string{"thread": "[redacted]"}},
+		{"snapshot.save", `{"threadId":"t","runId":"bad","checkpointId":"mine"}`, map[string]string{"checkpoint": "mine", "code": "SANDBOX_INTERNAL", "id": "*", "error": "*", "level": "error"}},
+		{"checkpoint.get", `{"checkpointId":"c"}`, map[string]string{"checkpoint": "c", "level": "debug"}},
+		{"snapshot.save", `{"threadId":1}`, map[string]string{"code": "SANDBOX_SNAPSHOT_INVALID_ID"}},
+	} {
+		before := len(w.log.String())
+		_, _ = w.ask(t, c.subject, c.payload)
+		var line map[string]any
+		eventually(t, "a log line", func() bool { return json.Unmarshal([]byte(w.log.String()[before:]), &line) == nil })
+		for key, want := range c.want {
+			if got, _ := line[key].(string); got != want && (want != "*" || got == "") {
+				t.Errorf("%s %s: %s is %q, want %q", c.subject, c.payload, key, got, want)
+			}
+		}
+		text, _ := line["dur"].(string)
+		if _, err := time.ParseDuration(text); err != nil || line["subject"] != c.subject || line["req_id"] == "" {
+			t.Errorf("%s %s: the line is %v", c.subject, c.payload, line)
 		}
 	}
 }
