@@ -59,7 +59,8 @@ func (h *hold) run(ctx context.Context, interval time.Duration) error {
 			return nil
 		case <-wait.C:
 		}
-		err := h.renew(ctx)
+		sent := h.now()
+		err := h.renew(ctx, max(h.end.Sub(sent), leaseMargin)/2) // leaves time for another try
 		switch {
 		case err == nil:
 			wait.Reset(interval)
@@ -68,14 +69,15 @@ func (h *hold) run(ctx context.Context, interval time.Duration) error {
 		case errors.Is(err, WriterLost) || h.over():
 			return Errorf(WriterLost, "the writer lease of thread %q was lost during the save; nothing was changed, save again", h.lease.ThreadID).Because(err)
 		default: // one lost renewal reply is not a lost lease
-			wait.Reset(min(interval/4, time.Second, h.end.Sub(h.now())))
+			wait.Reset(min(interval/4, time.Second, h.end.Sub(h.now())) - h.now().Sub(sent))
 		}
 	}
 }
 
-func (h *hold) renew(ctx context.Context) error {
+// renew waits for an answer so long.
+func (h *hold) renew(ctx context.Context, wait time.Duration) error {
 	sent := h.now()
-	ctx, cancel := context.WithTimeout(ctx, max(h.end.Sub(sent), leaseMargin))
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	if _, err := h.leases.Renew(ctx, h.lease.Writer); err != nil {
 		return err
@@ -103,7 +105,7 @@ func (h *hold) confirm(ctx context.Context) error {
 	if !h.over() {
 		return nil
 	}
-	return h.renew(ctx)
+	return h.renew(ctx, leaseMargin)
 }
 
 // release gives the lease up, also when ctx has ended.
