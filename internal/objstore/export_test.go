@@ -14,6 +14,7 @@ const (
 	ChunkSize  = chunkSize
 	MaxContent = maxContent
 	MaxPack    = maxPack
+	PieceBytes = pieceBytes
 )
 
 type Send = func(context.Context, *nats.Msg) (*nats.Msg, error)
@@ -23,6 +24,9 @@ func (s *Store) Intercept(fault func(ctx context.Context, msg *nats.Msg, send Se
 	send := s.request
 	s.request = func(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) { return fault(ctx, msg, send) }
 }
+
+// LimitEntry makes files too large that a real store has room to describe.
+func (s *Store) LimitEntry(bytes int) { s.maxEntry = bytes }
 
 // ForgetCache makes the next reads ask the server again.
 func (s *Store) ForgetCache() { s.cache = newPackCache(s.cache.budget, s.loadPack) }

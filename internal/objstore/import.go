@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"golang.org/x/sync/errgroup"
 
@@ -54,8 +55,8 @@ func (in places) pieces(e snapshot.Entry) []snapshot.Piece {
 }
 
 // placesIn finds the contents of entries in the manifest before. What lies in a
-// pack that proved unreadable is not found, nor is anything behind a page that
-// can't be read.
+// pack that is gone or proved unreadable is not found, nor is anything behind a
+// page that can't be read.
 func (s *Store) placesIn(ctx context.Context, parent snapshot.List, entries []snapshot.Entry) (places, error) {
 	in := places{}
 	for _, e := range entries {
@@ -63,6 +64,10 @@ func (s *Store) placesIn(ctx context.Context, parent snapshot.List, entries []sn
 			in[e.Digest] = place{}
 		}
 	}
+	if err := s.losePages(ctx, parent, true); err != nil {
+		return nil, err
+	}
+	packs := map[snapshot.Digest]bool{}
 	for e, err := range s.Entries(ctx, parent, "", "") {
 		if unreadable(err) {
 			break
@@ -72,9 +77,14 @@ func (s *Store) placesIn(ctx context.Context, parent snapshot.List, entries []sn
 		}
 		if known, wanted := in[e.Digest]; wanted && known.pieces == nil && s.allReusable(e.Pieces) {
 			in[e.Digest] = place{e.Size, e.Pieces}
+			for _, p := range e.Pieces {
+				packs[p.Pack] = true
+			}
 		}
 	}
-	return in, nil
+	_, err := s.losePacks(ctx, maps.Keys(packs), true)
+	maps.DeleteFunc(in, func(_ snapshot.Digest, p place) bool { return !s.allReusable(p.pieces) })
+	return in, err
 }
 
 func (s *Store) allReusable(pieces []snapshot.Piece) bool {

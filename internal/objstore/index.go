@@ -2,6 +2,9 @@ package objstore
 
 import (
 	"context"
+	"fmt"
+	"iter"
+	"maps"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
@@ -52,12 +55,15 @@ func (x *index) add(d snapshot.Digest, size int64, spans []span) {
 // no parent: the tree is stored anew, and so healed; as are contents whose packs
 // are gone from the store.
 func (x *index) addParent(ctx context.Context, s *Store, parent snapshot.List) (whole bool, err error) {
+	if err := s.losePages(ctx, parent, true); err != nil {
+		return false, err
+	}
 	for range 2 {
 		packs := map[snapshot.Digest]*packRef{}
 		if whole, err := x.addEntries(ctx, s, parent, packs); err != nil || !whole {
 			return false, err
 		}
-		lost, err := s.losePacks(ctx, packs)
+		lost, err := s.losePacks(ctx, maps.Keys(packs), true)
 		if err != nil || !lost {
 			return err == nil, err
 		}
@@ -84,14 +90,18 @@ func (x *index) addEntries(ctx context.Context, s *Store, parent snapshot.List, 
 }
 
 // losePacks looks for the packs, which costs little beside their bytes, and
-// keeps those that are not whole from being reused.
-func (s *Store) losePacks(ctx context.Context, packs map[snapshot.Digest]*packRef) (lost bool, err error) {
+// keeps those that are gone from being reused, or not whole if chunks count.
+func (s *Store) losePacks(ctx context.Context, packs iter.Seq[snapshot.Digest], chunks bool) (lost bool, err error) {
 	var missing atomic.Bool
 	group, look := errgroup.WithContext(ctx)
 	group.SetLimit(lookups)
 	for name := range packs {
 		group.Go(func() error {
-			there, err := s.present(look, object{bucket: s.packs(), name: objectName(name)})
+			info, _, err := s.info(look, s.packs(), objectName(name))
+			there := info != nil
+			if there && chunks {
+				there, err = s.whole(look, s.packs(), info, false)
+			}
 			if err == nil && !there {
 				s.suspects.add(s.packs(), objectName(name))
 				missing.Store(true)
@@ -101,6 +111,25 @@ func (s *Store) losePacks(ctx context.Context, packs map[snapshot.Digest]*packRe
 	}
 	err = group.Wait()
 	return missing.Load(), err
+}
+
+// losePages is losePacks for the pages of a list, which may be in the cache
+// while the store has lost them.
+func (s *Store) losePages(ctx context.Context, list snapshot.List, chunks bool) error {
+	packs := map[snapshot.Digest]bool{}
+	err := s.walk(ctx, list, pathRange{}, func(r snapshot.PageRef) bool {
+		if s.reusable(r.Piece) { // others are doubted already, and stay so
+			packs[r.Pack] = true
+		}
+		return true
+	})
+	if err == nil || unreadable(err) {
+		_, err = s.losePacks(ctx, maps.Keys(packs), chunks)
+	}
+	if err != nil {
+		return fmt.Errorf("look for the pages before: %w", err)
+	}
+	return nil
 }
 
 func (x *index) addEntry(s *Store, e snapshot.Entry, packs map[snapshot.Digest]*packRef) {

@@ -9,8 +9,13 @@ import (
 	"sandkeep/internal/snapshot"
 )
 
-// WriteItems stores a list of byte strings, sharing the pages of prior.
+// WriteItems stores a list of byte strings, sharing the pages of prior. A
+// conversation has many packs and is stored often: they are looked for, their
+// chunks are not.
 func (s *Store) WriteItems(ctx context.Context, items [][]byte, prior snapshot.List) (snapshot.List, error) {
+	if err := s.losePages(ctx, prior, false); err != nil {
+		return snapshot.List{}, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	w, err := s.newListWriter(ctx, prior)

@@ -91,12 +91,13 @@ func unpack(dec *zstd.Decoder, stored []byte) ([]byte, error) {
 
 func objectName(d snapshot.Digest) string { return "sha256/" + d.String() }
 
-// packObject is a pack as an object; stored are its compressed bytes.
+// packObject is a pack as an object; stored are its compressed bytes. It is
+// exact, or other bytes under its name, which it is to replace, could pass for it.
 func (s *Store) packObject(name snapshot.Digest, stored []byte) object {
 	sum := snapshot.Digest(sha256.Sum256(stored))
 	return object{
 		bucket: s.packs(), name: objectName(name), nuid: sum.String(), digest: sum,
-		size: int64(len(stored)), open: readerOf(stored),
+		size: int64(len(stored)), exact: true, open: readerOf(stored),
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"sandkeep/internal/clustertest"
 	"sandkeep/internal/objstore"
 	"sandkeep/internal/snapshot"
 )
@@ -21,7 +22,7 @@ import (
 func TestPut_ClearsNothingAcknowledged(t *testing.T) {
 	srv := startServer(t)
 	js := connect(t, srv)
-	if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box"}); err != nil {
+	if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box", Replicas: clustertest.Replicas}); err != nil {
 		t.Fatal(err)
 	}
 	s, second := open(t, js), open(t, connect(t, srv))
@@ -77,7 +78,7 @@ func TestPut_ClearsNothingAcknowledged(t *testing.T) {
 func TestPut_WhileAnotherGivesUp(t *testing.T) {
 	srv := startServer(t)
 	js := connect(t, srv)
-	if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box"}); err != nil {
+	if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box", Replicas: clustertest.Replicas}); err != nil {
 		t.Fatal(err)
 	}
 	s, second := open(t, js), open(t, connect(t, srv))

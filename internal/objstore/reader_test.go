@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"sandkeep/internal/clustertest"
 	"sandkeep/internal/objstore"
 	"sandkeep/internal/snapshot"
 	"sandkeep/internal/snapshot/snapshottest"
@@ -215,7 +216,7 @@ func TestRead_LostMessage(t *testing.T) {
 		t.Run(fmt.Sprint(nth), func(t *testing.T) {
 			srv := startServer(t)
 			js := connect(t, srv)
-			if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box"}); err != nil {
+			if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box", Replicas: clustertest.Replicas}); err != nil {
 				t.Fatal(err)
 			}
 			b := newBlob(40, 8*objstore.ChunkSize)

@@ -8,17 +8,25 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"sandkeep/internal/leaktest"
+	"sandkeep/internal/clustertest"
 	"sandkeep/internal/objstore"
 	"sandkeep/internal/snapshot"
 	"sandkeep/internal/snapshot/snapshottest"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) { clustertest.Main(m) }
 
-// startServer runs a JetStream server of the test's own.
-func startServer(t testing.TB) *server.Server {
+// dial opens a connection to a server.
+type dial func() (*nats.Conn, error)
+
+// startServer runs a JetStream server of the test's own. With -replicas 3 it is
+// an account of a cluster.
+func startServer(t testing.TB) dial {
 	t.Helper()
+	if clustertest.On() {
+		url := clustertest.URL(t)
+		return func() (*nats.Conn, error) { return nats.Connect(url) }
+	}
 	srv, err := server.NewServer(&server.Options{
 		DontListen: true, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
 	})
@@ -33,12 +41,12 @@ func startServer(t testing.TB) *server.Server {
 	if !srv.ReadyForConnections(10 * time.Second) {
 		t.Fatal("server does not start")
 	}
-	return srv
+	return func() (*nats.Conn, error) { return nats.Connect("", nats.InProcessServer(srv)) }
 }
 
-func connect(t testing.TB, srv *server.Server) jetstream.JetStream {
+func connect(t testing.TB, server dial) jetstream.JetStream {
 	t.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(srv))
+	nc, err := server()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +70,7 @@ func open(t testing.TB, js jetstream.JetStream) *objstore.Store {
 func newStore(t testing.TB) (*objstore.Store, jetstream.JetStream) {
 	t.Helper()
 	js := connect(t, startServer(t))
-	if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box"}); err != nil {
+	if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box", Replicas: clustertest.Replicas}); err != nil {
 		t.Fatal(err)
 	}
 	return open(t, js), js

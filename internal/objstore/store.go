@@ -26,6 +26,7 @@ type Store struct {
 	store    string
 	cache    *packCache
 	suspects suspects
+	maxEntry int // bytes of a page with one entry, which is a content
 	enc      *zstd.Encoder
 	dec      *zstd.Decoder
 }
@@ -38,7 +39,7 @@ func Open(ctx context.Context, js jetstream.JetStream, opts Options) (*Store, er
 	if !storeName.MatchString(opts.Store) {
 		return nil, snapshot.Errorf(snapshot.BadRequest, "store name %q is not 1 to 200 of A-Z a-z 0-9 _ -", opts.Store)
 	}
-	s := &Store{api: newAPI(js), store: opts.Store}
+	s := &Store{api: newAPI(js), store: opts.Store, maxEntry: maxContent}
 	if limit := s.nc.MaxPayload(); limit > 0 && limit < chunkSize+headerRoom {
 		return nil, snapshot.Errorf(snapshot.StoreUnavailable,
 			"the server's max_payload is %d bytes, at least %d are needed; raise it to 1 MiB", limit, chunkSize+headerRoom)

@@ -23,8 +23,8 @@ const (
 )
 
 const (
-	maxQueue  = 64 << 10 // entries that wait for their pack
-	maxPieces = 90_000   // of one file: its entry must fit into a content of a metadata pack
+	maxQueue   = 64 << 10 // entries that wait for their pack
+	pieceBytes = 46       // of an entry, for each piece of a large file whose packs are full
 )
 
 // tree is the writing of one manifest. Entries wait until the packs of their
@@ -163,7 +163,7 @@ func (t *tree) putLarge(ctx context.Context, r io.Reader) (snapshot.Digest, int6
 		if err != nil {
 			return snapshot.Digest{}, 0, err
 		}
-		if all = append(all, spans...); len(all) > maxPieces {
+		if all = append(all, spans...); len(all) > t.s.maxEntry/pieceBytes {
 			return snapshot.Digest{}, 0, snapshot.Errorf(snapshot.WorkspaceTooLarge, "a file of more than %d bytes can't be kept; exclude it", size)
 		}
 	}
@@ -208,6 +208,9 @@ func (t *tree) drain() error {
 		if !w.resolve() {
 			break
 		}
+		if err := t.s.describable(w.entry); err != nil {
+			return err
+		}
 		if err := t.rows.add(w.entry); err != nil {
 			return err
 		}
@@ -229,6 +232,14 @@ func (w *waiting) resolve() bool {
 		w.entry.Pieces = append(w.entry.Pieces, sp.piece())
 	}
 	return true
+}
+
+// describable refuses an entry whose page could not be read again.
+func (s *Store) describable(e snapshot.Entry) error {
+	if entryWeight(e) <= s.maxEntry || len(encodeEntries([]snapshot.Entry{e})) <= s.maxEntry {
+		return nil
+	}
+	return snapshot.Errorf(snapshot.WorkspaceTooLarge, "%q can't be kept: its %d bytes lie in %d pieces, too many to be listed; exclude it", e.Path, e.Size, len(e.Pieces))
 }
 
 // Finish stores what is left. Every byte that the list refers to is

@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 
+	"sandkeep/internal/clustertest"
 	"sandkeep/internal/objstore"
 	"sandkeep/internal/snapshot"
 	"sandkeep/internal/snapshot/snapshottest"
@@ -80,7 +81,7 @@ func TestTree_LargeFileReuse(t *testing.T) {
 func TestTree_EqualTreesShare(t *testing.T) {
 	srv := startServer(t)
 	js := connect(t, srv)
-	if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box"}); err != nil {
+	if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box", Replicas: clustertest.Replicas}); err != nil {
 		t.Fatal(err)
 	}
 	files := manyFiles(2000, 20<<20)

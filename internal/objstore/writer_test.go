@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"sandkeep/internal/clustertest"
 	"sandkeep/internal/objstore"
 	"sandkeep/internal/snapshot"
 	"sandkeep/internal/snapshot/snapshottest"
@@ -189,7 +190,7 @@ func TestPut_LateChunks(t *testing.T) {
 func TestPut_Concurrent(t *testing.T) {
 	srv := startServer(t)
 	js := connect(t, srv)
-	if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box"}); err != nil {
+	if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box", Replicas: clustertest.Replicas}); err != nil {
 		t.Fatal(err)
 	}
 	b := newBlob(9, 1<<20)
@@ -245,7 +246,7 @@ func TestPut_CanceledThenAgain(t *testing.T) {
 
 func TestPut_StoreFull(t *testing.T) {
 	js := connect(t, startServer(t))
-	if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box", MaxBytes: 2 << 20}); err != nil {
+	if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box", MaxBytes: 2 << 20, Replicas: clustertest.Replicas}); err != nil {
 		t.Fatal(err)
 	}
 	s := open(t, js)
@@ -270,7 +271,7 @@ func TestPut_StoreFull(t *testing.T) {
 
 func TestTree_StoreFull(t *testing.T) {
 	js := connect(t, startServer(t))
-	if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box", MaxBytes: 2 << 20}); err != nil {
+	if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box", MaxBytes: 2 << 20, Replicas: clustertest.Replicas}); err != nil {
 		t.Fatal(err)
 	}
 	s := open(t, js)

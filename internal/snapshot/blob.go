@@ -67,18 +67,21 @@ func (s *Service) HeadBlobs(ctx context.Context, req HeadBlobsRequest) (*HeadBlo
 	if len(req.Keys) > maxKeys {
 		return nil, Errorf(BadRequest, "keys has %d members; at most %d are allowed", len(req.Keys), maxKeys)
 	}
-	found := make([]*Blob, len(req.Keys))
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(blobReaders)
+	keys := make([]blobKey, len(req.Keys))
 	for i, key := range req.Keys {
-		k, err := parseBlobKey(key)
-		if err != nil {
+		var err error
+		if keys[i], err = parseBlobKey(key); err != nil {
 			return nil, err
 		}
+	}
+	found := make([]*Blob, len(keys))
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(blobReaders)
+	for i, k := range keys {
 		g.Go(func() error {
 			size, there, err := s.Objects.BlobSize(gctx, k.digest, k.artifact)
 			if there {
-				found[i] = &Blob{Key: key, Size: size}
+				found[i] = &Blob{Key: k.String(), Size: size}
 			}
 			return err
 		})

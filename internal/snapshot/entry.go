@@ -5,17 +5,25 @@ import (
 	"encoding/json"
 	"math/big"
 	"slices"
+	"sort"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
 
+// maxSafe is the largest whole number that every JSON reader keeps exactly.
+const maxSafe = 1<<53 - 1
+
 // newEntries checks entries that a client captured itself and sorts them.
 func (s *Service) newEntries(in []NewEntry) ([]Entry, error) {
-	out := make([]Entry, len(in))
+	out, total := make([]Entry, len(in)), int64(0)
 	for i, n := range in {
 		var err error
 		if out[i], err = n.entry(); err != nil {
 			return nil, err
+		}
+		if total += out[i].Size; total > maxSafe || out[i].Size > maxSafe {
+			return nil, Errorf(InvalidEntry, "the sizes in checkpoint.files add up to more than %d bytes", int64(maxSafe))
 		}
 		if s.Redactor.Text(n.Path) != n.Path || s.Redactor.Text(out[i].Target) != out[i].Target {
 			return nil, Errorf(InvalidEntry, "the name or target of checkpoint.files[%d] holds a secret of a sandbox definition; leave the entry out", i)
@@ -27,18 +35,17 @@ func (s *Service) newEntries(in []NewEntry) ([]Entry, error) {
 
 // checkTree wants each path once, and nothing below a file or link.
 func checkTree(sorted []Entry) error {
-	leaves := make(map[string]bool, len(sorted))
 	for i, e := range sorted {
 		if i > 0 && sorted[i-1].Path == e.Path {
 			return Errorf(InvalidEntry, "path %q is there twice in checkpoint.files; give it once", e.Path)
 		}
-		leaves[e.Path] = e.Kind != KindDir
-	}
-	for _, e := range sorted {
-		for i := range len(e.Path) {
-			if e.Path[i] == '/' && leaves[e.Path[:i]] {
-				return Errorf(InvalidEntry, "path %q of checkpoint.files lies below %q, which is not a directory", e.Path, e.Path[:i])
-			}
+		if e.Kind == KindDir {
+			continue
+		}
+		under := e.Path + "/" // the next path that sorts like this lies below e, if any does
+		below := sort.Search(len(sorted), func(i int) bool { return sorted[i].Path >= under })
+		if below < len(sorted) && strings.HasPrefix(sorted[below].Path, under) {
+			return Errorf(InvalidEntry, "path %q of checkpoint.files lies below %q, which is not a directory", sorted[below].Path, e.Path)
 		}
 	}
 	return nil
@@ -117,12 +124,18 @@ func setMode(e *Entry, mode *int64) string {
 	return ""
 }
 
-// maxNumber bounds the literal of an mtime, which exact arithmetic must read.
+// maxNumber bounds the literal of an mtime and its exponent, which exact
+// arithmetic must read.
 const maxNumber = 40
 
 // parseMtime reads milliseconds with a fraction as nanoseconds, exactly.
 func parseMtime(ms json.Number) (int64, bool) {
-	if len(ms) > maxNumber || strings.ContainsAny(string(ms), "eE") {
+	if _, exp, ok := strings.Cut(strings.ToLower(string(ms)), "e"); ok {
+		if n, err := strconv.Atoi(exp); err != nil || n < -maxNumber || n > maxNumber {
+			return 0, false
+		}
+	}
+	if len(ms) > maxNumber {
 		return 0, false
 	}
 	r, ok := new(big.Rat).SetString(string(ms))

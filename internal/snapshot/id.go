@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -28,6 +29,14 @@ func (id ArtifactID) Validate() error   { return ValidateID("artifactId", string
 func (id InstanceKey) Validate() error  { return ValidateID("key", string(id)) }
 func (id LockName) Validate() error     { return ValidateID("name", string(id)) }
 func (id NodeName) Validate() error     { return ValidateID("node", string(id)) }
+
+// Shown is how a message names a head: in quotes, or none.
+func (id CheckpointID) Shown() string {
+	if id == "" {
+		return "none"
+	}
+	return strconv.Quote(string(id))
+}
 
 // ValidateID checks an identifier like its Validate and names it field.
 func ValidateID(field, s string) error {

@@ -49,3 +49,11 @@ func FuzzValidatePath(f *testing.F) {
 		}
 	})
 }
+
+func TestCheckpointID_Shown(t *testing.T) {
+	for id, want := range map[snapshot.CheckpointID]string{"": "none", "none": `"none"`, "a\"b\n": `"a\"b\n"`} {
+		if got := id.Shown(); got != want {
+			t.Errorf("%q is shown as %s, want %s", string(id), got, want)
+		}
+	}
+}

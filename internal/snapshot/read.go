@@ -81,14 +81,17 @@ func (s *Service) allEntries(ctx context.Context, rec *Record) ([]Entry, error) 
 }
 
 // entrySize is about what an entry needs on the wire: fixed members, and names
-// in which each byte may need an escape.
+// with their escapes.
 func entrySize(e Entry) int { return 200 + escapedLen(e.Path) + escapedLen(e.Target) }
 
 func escapedLen(s string) int {
 	n := len(s)
 	for i := range len(s) {
-		if s[i] < 0x20 || s[i] == '"' || s[i] == '\\' || s[i] >= 0x80 {
+		switch c := s[i]; {
+		case c < 0x20, c == '"', c == '\\':
 			n += 5
+		case c >= 0x80: // U+2028 has three bytes and an escape of six
+			n++
 		}
 	}
 	return n

@@ -174,9 +174,9 @@ func (m *Memory) Append(ctx context.Context, rec *snapshot.Record, expectedHead 
 	case found != nil:
 		return snapshot.Errorf(snapshot.DuplicateID, "checkpoint id %q is in use", rec.ID).With("checkpointId", rec.ID)
 	case head != expectedHead:
-		return snapshot.Errorf(snapshot.StaleHead, "the head of thread %q is %q", rec.Thread, head).With("threadId", rec.Thread).With("actualHead", head)
+		return snapshot.Errorf(snapshot.StaleHead, "the head of thread %q is %s", rec.Thread, head.Shown()).With("threadId", rec.Thread).With("actualHead", head)
 	case rec.Parent != expectedHead:
-		return snapshot.Errorf(snapshot.ParentMismatch, "checkpoint %q has parent %q, not %q", rec.ID, rec.Parent, expectedHead)
+		return snapshot.Errorf(snapshot.ParentMismatch, "checkpoint %q has parent %s, not %s", rec.ID, rec.Parent.Shown(), expectedHead.Shown())
 	}
 	return m.add(m.thread(rec.Thread), rec)
 }
