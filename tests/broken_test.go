@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -294,63 +293,4 @@ func (c client) objects(bucket string) map[string]uint64 {
 		out[info.Name] = info.Size
 	}
 	return out
-}
-
-// A bucket at its limit refuses what it has no room for and nothing else.
-func TestFullBuckets(t *testing.T) {
-	t.Parallel()
-	s := startServer(t, "--max-bytes", "4194304")
-	_, before := s.fullThread()
-	put := func(i, size int) *failure {
-		_, f := s.try("instance.upsert", object{"record": object{"key": fmt.Sprint("k", i), "provider": strings.Repeat("p", size), "providerSandboxId": "n/b", "threadId": "filler", "updatedAt": 1}})
-		return f
-	}
-	n := 0
-	for size := 30_000; size > 10; {
-		if f := put(n, size); f == nil {
-			n++
-		} else if size /= 4; f.Code != "SANDBOX_STORE_FULL" {
-			t.Fatalf("the full state bucket: %+v", f)
-		}
-	}
-	for _, row := range []errorRow{
-		{"snapshot.save", object{"threadId": "t", "runId": "r2"}, ""}, {"fork", object{"threadId": "t", "destinationThreadId": "f"}, ""},
-		{"lock.acquire", object{"name": "l"}, ""}, {"thread.save", object{"threadId": "new", "messages": []int{}}, ""},
-	} {
-		refused(s.client, row.subject, row.body, "SANDBOX_STORE_FULL")
-	}
-	s.worksOnAFullStore("full", before)
-	for i := range n {
-		ok[empty](s.client, "instance.delete", object{"key": fmt.Sprint("k", i)})
-	}
-	ok[deleted](s.client, "thread.delete", object{"threadId": "gone"}) // a tombstone needs some room
-	s.save("t", "r3")
-	if n := len(s.chain("t")); n != 2 {
-		t.Errorf("%d checkpoints", n)
-	}
-	s.fullArtifacts()
-}
-
-// fullArtifacts fills the bucket of artifacts. What was refused is nowhere.
-func (s *server) fullArtifacts() {
-	s.t.Helper()
-	stored := 0
-	for i := 0; ; i++ {
-		data := bytes.Repeat([]byte{byte(i)}, 600_000)
-		_, f := s.try("artifact.put", artifactBody(object{"threadId": "arts", "artifactId": fmt.Sprint("a", i), "data": data}))
-		if f == nil && i < 20 {
-			stored++
-			continue
-		}
-		if f == nil || f.Code != "SANDBOX_STORE_FULL" {
-			s.t.Fatalf("the full bucket of artifacts: %+v", f)
-		}
-		break
-	}
-	if n := len(ok[artifactPage](s.client, "artifact.list", object{"threadId": "arts"}).Artifacts); n != stored {
-		s.t.Errorf("%d artifacts are listed, %d were stored", n, stored)
-	}
-	ok[artifactData](s.client, "artifact.read", object{"threadId": "t", "checkpointId": "t-1", "artifactId": "art"})
-	ok[empty](s.client, "artifact.delete", object{"threadId": "arts", "artifactId": "a0"})
-	s.save("t", "r4")
 }

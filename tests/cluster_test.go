@@ -3,13 +3,13 @@ package tests
 import (
 	"context"
 	"fmt"
-	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"sandkeep/internal/clustertest"
 )
 
 // cluster is three nats-embedded that keep everything three times.
@@ -20,27 +20,31 @@ type cluster struct {
 	urls    string
 }
 
+// member is one server of a cluster, without a worker.
 type member struct {
 	name, url string
 	args      []string
 	proc      *process
 }
 
+// startMember starts a server and does not wait: it is ready when the cluster is.
+func startMember(t *testing.T, n node, config string, flags ...string) *member {
+	t.Helper()
+	at := clustertest.FreeAddress(t)
+	m := &member{name: strings.TrimSuffix(filepath.Base(config), ".conf"), url: "nats://" + at}
+	m.args = append(n.flags(t.TempDir()), "--auth", "none", "--no-agent", "--replicas", "3", "--server-config", config, "--store-dir", t.TempDir(), "--allow-temp-store", "--listen", at)
+	m.args = append(m.args, flags...)
+	m.proc = start(t, embeddedProgram, m.args...)
+	return m
+}
+
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{client: client{t: t, prefix: "sandbox"}, node: newNode(t, "n1")}
-	routes, ports := freePorts(t, 3), freePorts(t, 3)
 	var urls []string
-	for i := range 3 {
-		m := &member{name: fmt.Sprint("s", i), url: "nats://" + ports[i]}
-		config := fmt.Sprintf("server_name: %s\ncluster { name: c, listen: %q, routes: [nats://%s] }\n", m.name, routes[i], strings.Join(routes, ", nats://"))
-		path := filepath.Join(t.TempDir(), "server.conf")
-		if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		m.args = append(c.node.flags(t.TempDir()), "--auth", "none", "--no-agent", "--replicas", "3", "--server-config", path, "--store-dir", t.TempDir(), "--allow-temp-store", "--listen", ports[i])
+	for _, config := range clustertest.Configs(t) {
+		m := startMember(t, c.node, config)
 		c.members, urls = append(c.members, m), append(urls, m.url)
-		m.proc = start(t, embeddedProgram, m.args...)
 	}
 	c.urls = strings.Join(urls, ",")
 	for _, m := range c.members {
@@ -50,17 +54,11 @@ func startCluster(t *testing.T) *cluster {
 	return c
 }
 
-func freePorts(t *testing.T, n int) (out []string) {
-	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		out = append(out, l.Addr().String())
-	}
-	return out
+// worker runs a worker that connects to any of the servers.
+func (c *cluster) worker(flags ...string) {
+	c.t.Helper()
+	args := append([]string{"serve", "--server", c.urls}, c.node.flags(c.t.TempDir())...)
+	c.heard(start(c.t, agentProgram, append(args, flags...)...))
 }
 
 // leader is the member that leads a stream.
@@ -88,8 +86,7 @@ func (c *cluster) leader(stream string) (found *member) {
 func TestLeaderDiesInTheMiddleOfASave(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
-	args := append([]string{"serve", "--server", c.urls, "--lease", "10s"}, c.node.flags(t.TempDir())...)
-	start(t, agentProgram, args...).logged("ready")
+	c.worker("--lease", "10s")
 	dir := c.sandbox(t, "work")
 	b := build(t, dir)
 	b.code(100)

@@ -1,6 +1,8 @@
 package tests
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sys/unix"
 )
 
@@ -35,17 +38,20 @@ func serverOn(t *testing.T, dir string, flags ...string) *server {
 // hog takes all of a disk but so many bytes with something that is not the store.
 func hog(t *testing.T, dir string, left uint64) (remove func()) {
 	t.Helper()
-	var st unix.Statfs_t
 	path := filepath.Join(dir, "hog")
-	if err := unix.Statfs(dir, &st); err != nil {
-		t.Fatal(err)
-	}
 	f, err := os.Create(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail*uint64(st.Bsize)-left)); err != nil {
+	eventually(t, "room on the disk to stay the same for a moment", func() bool {
+		var st unix.Statfs_t
+		if err = unix.Statfs(dir, &st); err == nil {
+			err = unix.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail*uint64(st.Bsize)-left))
+		}
+		return err != unix.ENOSPC // the server took some
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
 	return func() {
@@ -133,4 +139,89 @@ func TestFullDisk(t *testing.T) {
 
 type deleted struct {
 	Checkpoints int64 `json:"checkpoints"`
+}
+
+// A bucket at its limit refuses what it has no room for and nothing else: it is
+// read, restored from and deleted in, also with less room than a tombstone takes.
+func TestFullBuckets(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "--max-bytes", "4194304")
+	_, before := s.fullThread()
+	ok[checkpoint](s.client, "fork", object{"threadId": "t", "destinationThreadId": "branch"})
+	s.fillState("k")
+	for _, row := range []errorRow{
+		{"snapshot.save", object{"threadId": "t", "runId": "r2"}, ""}, {"fork", object{"threadId": "t", "destinationThreadId": "f"}, ""},
+		{"lock.acquire", object{"name": "l"}, ""}, {"thread.save", object{"threadId": "new", "messages": []int{}}, ""},
+	} {
+		refused(s.client, row.subject, row.body, "SANDBOX_STORE_FULL")
+	}
+	s.worksOnAFullStore("full", before)
+	ok[empty](s.client, "artifact.delete", object{"threadId": "branch", "artifactId": "art"}) // of its root: hidden by a record more
+	if n := len(ok[artifactPage](s.client, "artifact.list", object{"threadId": "branch"}).Artifacts); n != 0 {
+		t.Errorf("%d artifacts after the deletion", n)
+	}
+	s.fillState("l")
+	if d := ok[deleted](s.client, "thread.delete", object{"threadId": "gone"}); d.Checkpoints != 1 || s.head("gone") != "" {
+		t.Errorf("deleted %d checkpoints, the head is %q", d.Checkpoints, s.head("gone"))
+	}
+	s.fillState("m")
+	for {
+		page := ok[instancePage](s.client, "instance.list", object{"threadId": "filler"})
+		if len(page.Records) == 0 {
+			break
+		}
+		for _, rec := range page.Records {
+			ok[empty](s.client, "instance.delete", object{"key": rec.Key})
+		}
+	}
+	s.save("t", "r3")
+	if n := len(s.chain("t")); n != 2 {
+		t.Errorf("%d checkpoints", n)
+	}
+	s.fullArtifacts()
+}
+
+// fillState fills the bucket of the state, at last with the smallest of keys.
+func (s *server) fillState(prefix string) {
+	s.t.Helper()
+	for n, size := 0, 30_000; size > 10; n++ {
+		_, f := s.try("instance.upsert", object{"record": object{"key": fmt.Sprint(prefix, n), "provider": strings.Repeat("p", size), "providerSandboxId": "n/b", "threadId": "filler", "updatedAt": 1}})
+		if f == nil {
+			continue
+		}
+		if size /= 4; f.Code != "SANDBOX_STORE_FULL" {
+			s.t.Fatalf("the full state bucket: %+v", f)
+		}
+	}
+	kv, err := s.js().KeyValue(s.ctx(), "sandbox-state")
+	for n := 0; err == nil; n++ {
+		_, err = kv.Put(s.ctx(), fmt.Sprint("small-", prefix, n), nil)
+	}
+	if api := new(jetstream.APIError); !errors.As(err, &api) || api.ErrorCode != 10077 {
+		s.t.Fatal(err)
+	}
+}
+
+// fullArtifacts fills the bucket of artifacts. What was refused is nowhere.
+func (s *server) fullArtifacts() {
+	s.t.Helper()
+	stored := 0
+	for i := 0; ; i++ {
+		data := bytes.Repeat([]byte{byte(i)}, 600_000)
+		_, f := s.try("artifact.put", artifactBody(object{"threadId": "arts", "artifactId": fmt.Sprint("a", i), "data": data}))
+		if f == nil && i < 20 {
+			stored++
+			continue
+		}
+		if f == nil || f.Code != "SANDBOX_STORE_FULL" {
+			s.t.Fatalf("the full bucket of artifacts: %+v", f)
+		}
+		break
+	}
+	if n := len(ok[artifactPage](s.client, "artifact.list", object{"threadId": "arts"}).Artifacts); n != stored {
+		s.t.Errorf("%d artifacts are listed, %d were stored", n, stored)
+	}
+	ok[artifactData](s.client, "artifact.read", object{"threadId": "t", "checkpointId": "t-1", "artifactId": "art"})
+	ok[empty](s.client, "artifact.delete", object{"threadId": "arts", "artifactId": "a0"})
+	s.save("t", "r4")
 }

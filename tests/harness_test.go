@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"sandkeep/internal/clustertest"
 )
 
 // node is what the workers of one node name share.
@@ -67,15 +70,22 @@ type server struct {
 	url                string
 	storeDir, stateDir string
 	flags              []string
+	peers              []*member // the other servers of its cluster
 }
 
 // startServer runs nats-embedded with a worker of node "n1" on directories of
-// its own and waits until it is ready.
+// its own and waits until it is ready. With -replicas 3 it has two peers.
 func startServer(t *testing.T, flags ...string) *server {
 	t.Helper()
 	s := &server{client: client{t: t, prefix: "sandbox"}, node: newNode(t, "n1"), storeDir: t.TempDir(), stateDir: t.TempDir()}
 	s.flags = append([]string{"--auth", "none"}, flags...)
+	if clustertest.On() {
+		s.join()
+	}
 	s.run()
+	for _, p := range s.peers {
+		p.proc.logged("ready")
+	}
 	return s
 }
 
@@ -109,9 +119,12 @@ func connect(t *testing.T, url string, options ...nats.Option) *nats.Conn {
 // worker runs a worker of its own process and waits until it is ready.
 func (s *server) worker(n node, flags ...string) *process {
 	s.t.Helper()
-	args := append([]string{"serve", "--server", s.url}, n.flags(s.t.TempDir())...)
+	args := append([]string{"serve", "--server", s.urls()}, n.flags(s.t.TempDir())...)
 	p := start(s.t, agentProgram, append(args, flags...)...)
 	p.logged("ready")
+	if len(s.peers) > 0 {
+		s.heard(p)
+	}
 	return p
 }
 
@@ -279,10 +292,15 @@ func (c client) fetch(object string) []byte {
 	if !found {
 		c.t.Fatalf("object %q is not <bucket>/<name>", object)
 	}
-	data, err := c.bucket(bucket).GetBytes(c.ctx(), name)
-	if err != nil {
-		c.t.Fatalf("get %s: %v", object, err)
-	}
+	var data []byte
+	eventually(c.t, "the object "+object, func() bool {
+		var err error
+		data, err = c.bucket(bucket).GetBytes(c.ctx(), name)
+		if err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) { // a replica may not have it yet
+			c.t.Fatalf("get %s: %v", object, err)
+		}
+		return err == nil
+	})
 	return data
 }
 

@@ -159,8 +159,7 @@ func TestLeaderDiesUnderLoad(t *testing.T) {
 	c := startCluster(t)
 	c.nc = c.persistent()
 	for range 2 {
-		args := append([]string{"serve", "--server", c.urls, "--lease", "10s"}, c.node.flags(t.TempDir())...)
-		start(t, agentProgram, args...).logged("ready")
+		c.worker("--lease", "10s")
 	}
 	build(t, c.sandbox(t, "work")).code(20)
 	c.attach("saved", "work")

@@ -12,8 +12,7 @@ func TestSubjectsOnThreeReplicas(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
 	for range 2 {
-		args := append([]string{"serve", "--server", c.urls}, c.node.flags(t.TempDir())...)
-		start(t, agentProgram, args...).logged("ready")
+		c.worker()
 	}
 	for stream := range c.storeSize() {
 		if info, err := c.js().Stream(c.ctx(), stream); err != nil || info.CachedInfo().Config.Replicas != 3 {

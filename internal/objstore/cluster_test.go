@@ -3,8 +3,8 @@ package objstore_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/url"
+	"strconv"
 	"testing"
 	"time"
 
@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"sandkeep/internal/clustertest"
 	"sandkeep/internal/objstore"
 	"sandkeep/internal/snapshot"
 	"sandkeep/internal/snapshot/snapshottest"
@@ -21,19 +22,15 @@ import (
 func startCluster(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	var routes []*url.URL
-	var ports []int
 	for range 3 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		routes = append(routes, &url.URL{Scheme: "nats", Host: clustertest.FreeAddress(t)})
+	}
+	var first *server.Server
+	for i, route := range routes {
+		port, err := strconv.Atoi(route.Port())
 		if err != nil {
 			t.Fatal(err)
 		}
-		port := l.Addr().(*net.TCPAddr).Port
-		l.Close()
-		ports = append(ports, port)
-		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
-	}
-	var first *server.Server
-	for i, port := range ports {
 		srv, err := server.NewServer(&server.Options{
 			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
 			Cluster: server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: port}, Routes: routes,
