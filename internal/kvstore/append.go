@@ -166,10 +166,10 @@ func (a *appending) admit(ctx context.Context, th thread) error {
 		return destinationNotEmpty(a.rec, "it has checkpoints or a conversation")
 	}
 	if stale {
-		return snapshot.Errorf(snapshot.StaleHead, "the head of thread %q is %q, not %q; read the thread and append to its head", th.id, th.Head, a.head).
+		return snapshot.Errorf(snapshot.StaleHead, "the head of thread %q is %s, not %s; read the thread and append to its head", th.id, snapshot.CheckpointID(th.Head).Shown(), a.head.Shown()).
 			With("threadId", th.id).With("actualHead", th.Head)
 	}
-	return snapshot.Errorf(snapshot.ParentMismatch, "checkpoint %q has parent %q, not the expected head %q; send the head as its parent", a.rec.ID, a.rec.Parent, a.head).
+	return snapshot.Errorf(snapshot.ParentMismatch, "checkpoint %q has parent %s, and the expected head is %s; send the head as its parent", a.rec.ID, a.rec.Parent.Shown(), a.head.Shown()).
 		With("threadId", th.id).With("checkpointId", a.rec.ID)
 }
 

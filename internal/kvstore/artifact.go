@@ -22,7 +22,7 @@ func (s *Store) PutArtifact(ctx context.Context, thread snapshot.ThreadID, a sna
 	if err != nil {
 		return fmt.Errorf("put artifact %q of thread %q: %w", a.ID, thread, err)
 	}
-	c := change{key: artifactKey(thread, a.ID), value: data, check: func(uint64) error { return nil }}
+	c := change{key: artifactKey(thread, a.ID), value: data, frees: a.Deleted, check: func(uint64) error { return nil }}
 	if _, err := s.replace(ctx, c); err != nil {
 		return fmt.Errorf("put artifact %q of thread %q: %w", a.ID, thread, err)
 	}

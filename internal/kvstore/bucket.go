@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -129,10 +130,13 @@ func (b *bucket) read(ctx context.Context, req getRequest) (entry, error) {
 	if err != nil {
 		return entry{}, err
 	}
-	patient, cancel := context.WithTimeout(ctx, b.limits.patience)
-	defer cancel()
-	began := time.Now()
+	patient, began := ctx, time.Now()
 	for try := 0; ; try++ {
+		if try == 1 { // the first one has the time of one call
+			var cancel context.CancelFunc
+			patient, cancel = context.WithDeadline(ctx, began.Add(b.limits.patience))
+			defer cancel()
+		}
 		e, err := b.readOnce(patient, body)
 		if !errors.Is(err, errBusy) && !errors.Is(err, errLost) {
 			return e, err
@@ -149,7 +153,7 @@ func (b *bucket) readOnce(ctx context.Context, body []byte) (entry, error) {
 		return entry{}, err
 	}
 	var r getReply
-	if err := json.Unmarshal(m.Data, &r); err != nil {
+	if err := jsonv2.Unmarshal(m.Data, &r); err != nil {
 		return entry{}, fmt.Errorf("decode the store's reply: %w", err)
 	}
 	if r.Error != nil && r.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound {
@@ -183,9 +187,13 @@ func isMarker(header []byte) bool {
 // Its errors are errMoved, errLost, or a refusal after which nothing was and
 // nothing will be written.
 func (b *bucket) put(ctx context.Context, w write) (uint64, error) {
-	patient, cancel := context.WithTimeout(ctx, b.limits.patience)
-	defer cancel()
+	patient, began := ctx, time.Now()
 	for try := 0; ; try++ {
+		if try == 1 { // the first one has the time of one call
+			var cancel context.CancelFunc
+			patient, cancel = context.WithDeadline(ctx, began.Add(b.limits.patience))
+			defer cancel()
+		}
 		if err := ctx.Err(); err != nil { // not sent
 			return 0, fmt.Errorf("write %s: %w", shorten(w.key), gaveUp(ctx, err))
 		}
@@ -214,7 +222,7 @@ func (b *bucket) putOnce(ctx context.Context, w write) (uint64, error) {
 		return 0, err
 	}
 	var ack putReply
-	if err := json.Unmarshal(r.Data, &ack); err != nil {
+	if err := jsonv2.Unmarshal(r.Data, &ack); err != nil {
 		return 0, fmt.Errorf("%w: decode the store's reply: %w", errLost, err)
 	}
 	if ack.Error != nil {
@@ -258,7 +266,7 @@ func (b *bucket) purge(ctx context.Context, pattern string, upTo uint64) error {
 		var r struct {
 			Error *jetstream.APIError `json:"error"`
 		}
-		if err = json.Unmarshal(m.Data, &r); r.Error != nil {
+		if err = jsonv2.Unmarshal(m.Data, &r); r.Error != nil {
 			err = refusal(r.Error)
 		}
 	}
@@ -306,7 +314,7 @@ func refusal(e *jetstream.APIError) error {
 		return snapshot.Errorf(snapshot.StoreFull, "the store has no room for another write; raise its limit or remove what is not needed").Because(e)
 	case 10054:
 		return snapshot.Errorf(snapshot.PayloadTooLarge, "the record is larger than the state bucket takes; raise the bucket's maximum value size").Because(e)
-	case 10008, 10009, 10118, 10167: // no leader, offline, too many requests
+	case 10004, 10005, 10006, 10007, 10008, 10009, 10010, 10118, 10167: // too few servers yet, no leader, offline, too many requests
 		return fmt.Errorf("%w: %w", errBusy, e)
 	case 10059:
 		return snapshot.Errorf(snapshot.StoreUnavailable, "the state bucket is gone; run `agent init`").Because(e)

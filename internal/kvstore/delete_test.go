@@ -300,3 +300,84 @@ func TestForkHeld_ConversationMeanwhile(t *testing.T) {
 		t.Fatalf("state %+v, %v", st, err)
 	}
 }
+
+// A deletion removes what it read before its commit: an id that it freed and
+// that is appended elsewhere at once keeps its pointer.
+func TestDeleteThread_IDReused(t *testing.T) {
+	t.Parallel()
+	server, reused := newWorld(t), 0
+	for nth, more := 2, true; more; nth++ {
+		w := server.another(t, fmt.Sprint("s", nth))
+		s := w.open(t, options())
+		deletable(t, s)
+		wr := acquire(t, s, "u")
+		var appended error
+		through, happened := atRequest(nth, func() {
+			appended = s.Append(t.Context(), snapshottest.Record("u", "c1", ""), "", wr)
+		})
+		if _, err := w.open(t, options().Through(through)).DeleteThread(t.Context(), "t"); err != nil {
+			t.Fatal(err)
+		}
+		if more = happened(); !more {
+			break
+		}
+		if appended == nil {
+			reused++
+		} else {
+			wantCode(t, appended, snapshot.DuplicateID)
+		}
+		if got := chain(t, s, "u"); len(got) == 1 != (appended == nil) {
+			t.Fatalf("request %d: append %v, chain %v", nth, appended, got)
+		}
+	}
+	if reused < 3 {
+		t.Fatalf("the id was appended elsewhere %d times", reused)
+	}
+}
+
+// What a delete-head removes late is not what was appended since under the same
+// id: an append writes its pointer and slot also where they look right already.
+func TestDeleteHead_LateCleanUp(t *testing.T) {
+	for _, kind := range []string{"purge-log", "purge-checkpoint"} {
+		t.Run(kind, func(t *testing.T) {
+			w := newWorld(t)
+			s := w.open(t, options())
+			wr := oneCheckpoint(false)(t, w, s)
+			var late []*fault
+			through := func(next kvstore.Round) kvstore.Round { // both stay, and one is removed later
+				for _, k := range []string{"purge-log", "purge-checkpoint"} {
+					f := &fault{kind: k, nth: 1, mode: mode{late: k == kind}}
+					late, next = append(late, f), f.through(next)
+				}
+				return next
+			}
+			if err := errors.Join(deleteHeadOp("c1")(t.Context(), w.open(t, options().Through(through)), wr), appendOp("c1", "")(t.Context(), s, wr)); err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range late {
+				if !f.fired {
+					t.Fatal("there was no clean-up")
+				}
+				f.deliver(t, w)
+			}
+			wantSwept(t, w, s, "c1")
+		})
+	}
+}
+
+// The request of a delete-head is lost and the thread is taken over: not to be
+// known.
+func TestDeleteHead_UnknownAfterTakeover(t *testing.T) {
+	w := newWorld(t)
+	s := w.open(t, options())
+	wr := oneCheckpoint(false)(t, w, s)
+	f := &fault{kind: "thread", nth: 1, mode: mode{late: true}, then: func() { w.free(t, "t"); acquire(t, s, "t") }}
+	err := deleteHeadOp("c1")(t.Context(), w.open(t, options().Through(f.through)), wr)
+	if wantCode(t, err, snapshot.Timeout); isDefinite(err) {
+		t.Fatal(err)
+	}
+	f.deliver(t, w)
+	if got := chain(t, s, "t"); len(got) != 1 {
+		t.Fatalf("chain is %v", got)
+	}
+}

@@ -84,7 +84,7 @@ func (b *beheading) attempt(ctx context.Context, th thread) error {
 	case !th.exists || th.Fence != b.fence:
 		return writerOf(th.id).lost("another writer took the thread over")
 	case th.Depth == 0 || snapshot.CheckpointID(th.Head) != b.id:
-		return snapshot.Errorf(snapshot.NotHead, "checkpoint %q is not the head of thread %q, %q is; only the head can be deleted", b.id, th.id, th.Head).
+		return snapshot.Errorf(snapshot.NotHead, "checkpoint %q is not the head of thread %q, %s is; only the head can be deleted", b.id, th.id, snapshot.CheckpointID(th.Head).Shown()).
 			With("threadId", th.id).With("actualHead", th.Head)
 	}
 	if err := b.prepare(ctx, th); err != nil { // step 2
@@ -117,7 +117,7 @@ func (b *beheading) prepare(ctx context.Context, th thread) error {
 func (b *beheading) commit(ctx context.Context, th thread) error {
 	next := th.threadState
 	next.Head, next.Depth, next.Gen = headID(b.next), th.Depth-1, th.Gen+1
-	_, err := b.s.putThread(ctx, th, next)
+	_, err := b.s.putThreadFreeing(ctx, th, next)
 	if errors.Is(err, errLost) {
 		b.pending = &unresolved{seq: th.seq, gen: th.Gen}
 	}

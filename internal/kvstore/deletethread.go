@@ -71,7 +71,7 @@ func (s *Store) entomb(ctx context.Context, th thread) error {
 	if err != nil {
 		return err
 	}
-	tomb, err := s.putThread(ctx, th, threadState{Deleted: true, DeletedAt: s.now().UnixMilli(), Fence: th.seq, Gen: th.Gen + 1})
+	tomb, err := s.putThreadFreeing(ctx, th, threadState{Deleted: true, DeletedAt: s.now().UnixMilli(), Fence: th.seq, Gen: th.Gen + 1})
 	if err != nil {
 		return err
 	}

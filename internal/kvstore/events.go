@@ -56,8 +56,11 @@ func makeEvents(ctx context.Context, js jetstream.JetStream, cfg Config, state j
 		}
 		c.MaxBytes /= 2
 	}
-	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
 		err = checkEvents(ctx, js, c)
+	case err != nil:
+		err = streamError(err, cfg.Store)
 	}
 	if err != nil {
 		return fmt.Errorf("make event stream of store %q: %w", cfg.Store, err)

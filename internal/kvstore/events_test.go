@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"sandkeep/internal/clustertest"
 	"sandkeep/internal/kvstore"
 	"sandkeep/internal/snapshot"
 	"sandkeep/internal/snapshot/snapshottest"
@@ -164,7 +165,7 @@ func TestEvents_ForeignStream(t *testing.T) {
 func TestEvents_SmallServer(t *testing.T) {
 	srv := startServer(t, func(o *server.Options) { o.JetStreamMaxStore = 100 << 20 })
 	nc, js := connect(t, srv)
-	w := &world{srv: srv, nc: nc, js: js, store: "sandbox"}
+	w := &world{nc: nc, js: js, store: "sandbox"}
 	if _, err := kvstore.Init(t.Context(), js, kvstore.Config{Store: "sandbox"}); err != nil {
 		t.Fatal(err)
 	}
@@ -236,25 +237,20 @@ func deletionOnThree(ctx context.Context, t *testing.T, s *kvstore.Store) {
 // startCluster starts three servers on loopback.
 func startCluster(t *testing.T) []*server.Server {
 	t.Helper()
-	ports := make([]int, 3)
 	var routes []*url.URL
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ports[i] = l.Addr().(*net.TCPAddr).Port
-		routes = append(routes, &url.URL{Scheme: "nats", Host: l.Addr().String()})
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+	for range 3 {
+		routes = append(routes, &url.URL{Scheme: "nats", Host: clustertest.FreeAddress(t)})
 	}
 	servers := make([]*server.Server, 3)
 	for i := range servers {
+		port, err := strconv.Atoi(routes[i].Port())
+		if err != nil {
+			t.Fatal(err)
+		}
 		servers[i] = startServer(t, func(o *server.Options) {
 			o.ServerName = fmt.Sprint("test", i)
 			o.DontListen, o.Host, o.Port = false, "127.0.0.1", server.RANDOM_PORT
-			o.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: ports[i]}
+			o.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: port}
 			o.Routes = routes
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"sandkeep/internal/snapshot"
 )
@@ -41,6 +42,16 @@ func (o Options) Impatient(call, patience, whole, grace time.Duration) Options {
 	return o
 }
 
+// RarelyLooking lets waiters depend on their watch.
+func (o Options) RarelyLooking() Options {
+	o.limits = defaultLimits
+	o.limits.reread = time.Hour
+	return o
+}
+
+// WatchElsewhere lets waiters hear only what happens in another bucket.
+func (s *Store) WatchElsewhere(kv jetstream.KeyValue) { s.watch = kv }
+
 // MarkDeleted writes the tombstone that the removal of a thread leaves.
 func (s *Store) MarkDeleted(ctx context.Context, id snapshot.ThreadID) error {
 	th, err := s.readThread(ctx, id)
@@ -58,4 +69,5 @@ var (
 	WriterKey   = writerKey
 	LockKey     = lockKey
 	InstanceKey = instanceKey
+	ReserveKey  = reserveKey
 )

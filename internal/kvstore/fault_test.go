@@ -129,9 +129,9 @@ func (f *fault) deliver(t *testing.T, w *world) {
 	f.held = nil
 }
 
-// impatient gives up at once on a dead process.
+// impatient gives up soon on a dead process, but not before a busy machine has read a key.
 func impatient() kvstore.Options {
-	return options().Impatient(5*time.Second, 5*time.Second, 20*time.Second, 3*time.Millisecond)
+	return options().Impatient(5*time.Second, 5*time.Second, 20*time.Second, 100*time.Millisecond)
 }
 
 // chain reads a thread and checks that list, head and get agree and that every

@@ -108,8 +108,6 @@ func (a *appending) resolveFree(ctx context.Context, created thread) error {
 			return err
 		case th.seq == created.seq:
 			return a.commit(ctx, created) // the same again; it stays unresolved until it is answered
-		case th.exists && th.seq < created.seq:
-			return errStale
 		}
 		return a.lookFree(ctx, th)
 	})

@@ -66,7 +66,11 @@ func Init(ctx context.Context, js jetstream.JetStream, cfg Config) (storeID stri
 	if err := makeEvents(ctx, js, cfg, stream.CachedInfo().Config); err != nil {
 		return "", err
 	}
-	return newBucket(js, cfg.Store).identify(ctx)
+	b := newBucket(js, cfg.Store)
+	if storeID, err = b.identify(ctx); err == nil {
+		b.fillReserve(ctx, reserveSize(stream.CachedInfo().Config.MaxBytes))
+	}
+	return storeID, err
 }
 
 // identify returns the store's identity, after it has given it one if need be.
@@ -134,7 +138,9 @@ func streamError(err error, store string) error {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return notInitialized(store).Because(err)
 	case errors.As(err, &api):
-		return refusal(api)
+		if err := refusal(api); !errors.Is(err, errBusy) {
+			return err
+		}
 	}
 	return snapshot.Errorf(snapshot.StoreUnavailable, "the store does not answer; check the NATS servers").Because(err)
 }

@@ -89,6 +89,7 @@ type change struct {
 	key    string
 	value  []byte
 	remove bool
+	frees  bool                        // it removes something, if not the key
 	check  func(revision uint64) error // of what is there; 0 for nothing
 
 	lost *entry // what was there before a write whose reply was lost
@@ -128,7 +129,11 @@ func (s *Store) tryChange(ctx context.Context, c *change) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	seq, err := s.kv.put(ctx, write{key: c.key, value: c.value, expect: before.seq, remove: c.remove})
+	put := s.kv.put
+	if c.remove || c.frees {
+		put = s.putFreeing
+	}
+	seq, err := put(ctx, write{key: c.key, value: c.value, expect: before.seq, remove: c.remove})
 	if errors.Is(err, errLost) {
 		c.lost = &before
 	}

@@ -149,6 +149,7 @@ type ownLease struct {
 	lease
 	token string
 	sent  bool // something may have to be given up
+	lost  bool // a reply to it: it may land yet
 }
 
 // hold takes a target, waiting for it if it is held, and then does what makes
@@ -165,7 +166,7 @@ func (s *Store) hold(ctx context.Context, t target, ttl, wait time.Duration, con
 		return s.repeat(ctx, nothingUnresolved, func(ctx context.Context) error { return confirm(ctx, own.lease) })
 	})
 	if err != nil && own.sent && !errors.Is(err, t.conflictCode) {
-		s.abandon(ctx, t, own.token)
+		s.abandon(ctx, t, own)
 	}
 	return own, err
 }
@@ -186,7 +187,9 @@ func (s *Store) take(ctx context.Context, t target, own *ownLease, ttl time.Dura
 	now := s.now()
 	mine := lease{live: true, holder: holder{Owner: owner, Node: s.node, Since: now.UnixMilli(), ExpiresAt: now.Add(ttl).UnixMilli(), LeaseMs: ttl.Milliseconds()}}
 	own.sent = true
-	if mine.seq, err = s.putLease(ctx, t, mine.holder, l.seq); err == nil {
+	mine.seq, err = s.putLease(ctx, t, mine.holder, l.seq)
+	own.lost = own.lost || errors.Is(err, errLost)
+	if err == nil {
 		own.lease = mine
 	}
 	return err
@@ -209,8 +212,7 @@ func (s *Store) moveFence(ctx context.Context, id snapshot.ThreadID, l lease) er
 	switch {
 	case err != nil:
 		return err
-	case th.Deleted:
-		s.remove(ctx, t, l.seq)
+	case th.Deleted: // hold gives the lease up
 		return threadDeleted(id)
 	case th.Fence == l.seq:
 		return nil
@@ -231,7 +233,7 @@ func (s *Store) moveFence(ctx context.Context, id snapshot.ThreadID, l lease) er
 // remove is the conditional removal of an own lease; if it fails, the lease
 // expires.
 func (s *Store) remove(ctx context.Context, t target, expect uint64) {
-	_, _ = s.kv.put(ctx, removal(t, expect))
+	_, _ = s.putFreeing(ctx, removal(t, expect))
 }
 
 // removal leaves a marker, so that those who wait are woken.
@@ -239,14 +241,23 @@ func removal(t target, expect uint64) write {
 	return write{key: t.key, expect: expect, ttl: markerTTL, remove: true}
 }
 
-// abandon gives up what an acquire that failed may have taken.
-func (s *Store) abandon(ctx context.Context, t target, token string) {
+// abandon gives up what an acquire that failed may have taken. A write that is
+// still on its way expects the key as it is: a marker keeps it from landing.
+func (s *Store) abandon(ctx context.Context, t target, own *ownLease) {
 	ctx, cancel := s.cleanup(ctx)
 	defer cancel()
-	l, err := s.readLease(ctx, t)
-	if err == nil && l.live && l.Owner == hashToken(token) {
-		s.remove(ctx, t, l.seq)
-	}
+	_ = s.repeat(ctx, nothingUnresolved, func(ctx context.Context) error { // or the lease expires
+		l, err := s.readLease(ctx, t)
+		switch {
+		case err != nil:
+			return err
+		case l.live && l.Owner == hashToken(own.token):
+			_, err = s.putFreeing(ctx, removal(t, l.seq))
+		case !l.live && own.lost:
+			_, err = s.kv.put(ctx, removal(t, l.seq))
+		}
+		return err
+	})
 }
 
 // Renew extends the lease by its own duration. (§2)
@@ -309,7 +320,7 @@ func (s *Store) release(ctx context.Context, t target, token string, fence uint6
 		if err != nil || !l.isOf(token, fence) {
 			return err
 		}
-		_, err = s.kv.put(ctx, removal(t, l.seq))
+		_, err = s.putFreeing(ctx, removal(t, l.seq))
 		return err
 	})
 }

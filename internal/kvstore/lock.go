@@ -96,10 +96,11 @@ func (s *Store) keep(ctx context.Context, t target, held *ownLease) error {
 			return nil
 		case <-tick.C:
 		}
-		now := time.Now()
-		if max(now.Sub(renewed), now.Round(0).Sub(renewed.Round(0))) < every {
+		due := until.Add(-2 * every) // by the wall clock, which a machine that slept did not stop
+		if time.Since(renewed) < every && s.now().Before(due) {
 			continue
 		}
+		now := time.Now()
 		next, err := s.renewBefore(ctx, t, held, until.Add(-time.Second))
 		if ctx.Err() != nil {
 			return nil
@@ -117,7 +118,10 @@ func (s *Store) renewBefore(ctx context.Context, t target, held *ownLease, deadl
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	for try := 0; ; try++ {
-		until, err := s.renew(ctx, t, held.token, held.fence())
+		// Half of what is left: one lost reply leaves time for another try.
+		one, done := context.WithTimeout(ctx, max(time.Until(deadline), time.Second)/2)
+		until, err := s.renew(one, t, held.token, held.fence())
+		done()
 		if err == nil || errors.Is(err, t.lostCode) {
 			return until, err
 		}

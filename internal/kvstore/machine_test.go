@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
+	"sandkeep/internal/clustertest"
 	"sandkeep/internal/kvstore"
 	"sandkeep/internal/snapshot"
 	"sandkeep/internal/snapshot/snapshottest"
@@ -173,7 +174,7 @@ func (m *machine) Sweep(t *rapid.T) {
 
 func (m *machine) AcquireLock(t *rapid.T) {
 	name := rapid.SampledFrom([]snapshot.LockName{"l0", "l.1"}).Draw(t, "name")
-	ttl := rapid.SampledFrom([]time.Duration{0, 2 * time.Second, 20 * time.Second, 601 * time.Second}).Draw(t, "ttl")
+	ttl := rapid.SampledFrom([]time.Duration{0, 2 * time.Second, kvstore.MaxLease, kvstore.MaxLease + time.Second}).Draw(t, "ttl")
 	a, errA := m.real.AcquireLock(context.Background(), name, ttl, 0)
 	b, errB := m.model.AcquireLock(context.Background(), name, ttl, 0)
 	m.same(t, "acquire lock", errA, errB)
@@ -249,12 +250,12 @@ func TestMachine(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		round++
 		store := fmt.Sprint("s", round)
-		if _, err := kvstore.Init(t.Context(), w.js, kvstore.Config{Store: store}); err != nil {
+		if _, err := kvstore.Init(t.Context(), w.js, kvstore.Config{Store: store, Replicas: clustertest.Replicas}); err != nil {
 			rt.Fatal(err)
 		}
 		defer func() { _ = w.js.DeleteStream(context.Background(), kvstore.EventsName(store)) }()
 		defer func() { _ = w.js.DeleteStream(context.Background(), "KV_"+kvstore.BucketName(store)) }()
-		m := &machine{real: w.open(t, kvstore.Options{Store: store}), model: snapshottest.NewMemory(time.Minute, nil)}
+		m := &machine{real: w.open(t, kvstore.Options{Store: store, LeaseTTL: kvstore.MaxLease}), model: snapshottest.NewMemory(kvstore.MaxLease, nil)} // no lease ends by itself, also on a slow machine
 		actions := rapid.StateMachineActions(m)
 		delete(actions, "Check")
 		actions[""] = m.Check

@@ -9,16 +9,16 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"sandkeep/internal/clustertest"
 	"sandkeep/internal/kvstore"
-	"sandkeep/internal/leaktest"
 	"sandkeep/internal/snapshot/snapshottest"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) { clustertest.Main(m) }
 
-// world is a server of its own with an initialized store.
+// world is a server of its own with an initialized store. With -replicas 3 it
+// is an account of a cluster.
 type world struct {
-	srv   *server.Server
 	nc    *nats.Conn
 	js    jetstream.JetStream
 	store string
@@ -27,17 +27,21 @@ type world struct {
 // another is a store of its own on the same server.
 func (w *world) another(t testing.TB, store string) *world {
 	t.Helper()
-	if _, err := kvstore.Init(t.Context(), w.js, kvstore.Config{Store: store, Storage: jetstream.MemoryStorage}); err != nil {
+	if _, err := kvstore.Init(t.Context(), w.js, kvstore.Config{Store: store, Storage: jetstream.MemoryStorage, Replicas: clustertest.Replicas}); err != nil {
 		t.Fatal(err)
 	}
-	return &world{srv: w.srv, nc: w.nc, js: w.js, store: store}
+	return &world{nc: w.nc, js: w.js, store: store}
 }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
-	w := &world{srv: startServer(t, func(*server.Options) {}), store: "sandbox"}
-	w.nc, w.js = connect(t, w.srv)
-	if _, err := kvstore.Init(t.Context(), w.js, kvstore.Config{Store: "sandbox"}); err != nil {
+	w := &world{store: "sandbox"}
+	if clustertest.On() {
+		w.nc, w.js = dial(t, clustertest.URL(t))
+	} else {
+		w.nc, w.js = connect(t, startServer(t, func(*server.Options) {}))
+	}
+	if _, err := kvstore.Init(t.Context(), w.js, kvstore.Config{Store: "sandbox", Replicas: clustertest.Replicas}); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -61,7 +65,12 @@ func startServer(t testing.TB, set func(*server.Options)) *server.Server {
 
 func connect(t testing.TB, srv *server.Server) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(srv), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	return dial(t, "", nats.InProcessServer(srv))
+}
+
+func dial(t testing.TB, url string, options ...nats.Option) (*nats.Conn, jetstream.JetStream) {
+	t.Helper()
+	nc, err := nats.Connect(url, append(options, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))...)
 	if err != nil {
 		t.Fatal(err)
 	}

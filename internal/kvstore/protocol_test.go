@@ -34,9 +34,15 @@ func before(kind string, nth int, f func()) func(kvstore.Round) kvstore.Round {
 // dyingAppend appends with a commit that is held back, by a process that dies.
 func dyingAppend(t *testing.T, w *world, rec *snapshot.Record, wr snapshot.Writer) *fault {
 	t.Helper()
+	return dyingAppendAt(t, w, rec, wr, 1)
+}
+
+// dyingAppendAt is one whose commit is the nth write of its thread.
+func dyingAppendAt(t *testing.T, w *world, rec *snapshot.Record, wr snapshot.Writer, nth int) *fault {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	f := &fault{kind: "thread", nth: 1, mode: mode{late: true, die: true}, cancel: cancel}
+	f := &fault{kind: "thread", nth: nth, mode: mode{late: true, die: true}, cancel: cancel}
 	err := w.open(t, impatient().Through(f.through)).Append(ctx, rec, rec.Parent, wr)
 	if !f.fired || !errors.Is(err, snapshot.Timeout) || isDefinite(err) {
 		t.Fatalf("a commit without an answer gave %v", err)

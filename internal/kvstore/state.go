@@ -1,10 +1,10 @@
 package kvstore
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"io"
+
+	jsonv2 "github.com/go-json-experiment/json"
 
 	"sandkeep/internal/snapshot"
 )
@@ -105,13 +105,9 @@ func (s *Store) readSlot(ctx context.Context, id snapshot.ThreadID, depth int64)
 // decode reads a value of format 1, which is closed: an unknown member means
 // another version or damage.
 func decode(e entry, into any) error {
-	dec := json.NewDecoder(bytes.NewReader(e.value))
-	dec.DisallowUnknownFields()
-	err := dec.Decode(into)
+	err := jsonv2.Unmarshal(e.value, into, jsonv2.RejectUnknownMembers(true))
 	if err == nil {
-		if _, more := dec.Token(); more == io.EOF {
-			return nil
-		}
+		return nil
 	}
 	return snapshot.Errorf(snapshot.FormatUnsupported, "the stored value of %s is damaged or of a newer version; run the newest version of the agent", shorten(e.key)).Because(err)
 }

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/sync/errgroup"
 
 	"sandkeep/internal/snapshot"
 )
@@ -38,6 +38,7 @@ type Store struct {
 	watch    jetstream.KeyValue // only to be woken, never to read
 	id       string
 	node     snapshot.NodeName
+	reserve  int
 	ttl      time.Duration
 	minLease time.Duration
 	now      func() time.Time
@@ -72,10 +73,13 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Store, error
 	if err != nil {
 		return nil, fmt.Errorf("open store %q: %w", o.Store, streamError(err, o.Store))
 	}
+	reserve := maxReserve
 	if full, ok := status.(*jetstream.KeyValueBucketStatus); ok {
-		if err := checkStream(full.StreamInfo().Config); err != nil {
+		c := full.StreamInfo().Config
+		if err := checkStream(c); err != nil {
 			return nil, err
 		}
+		reserve = reserveSize(c.MaxBytes)
 	}
 	b := newBucket(js, o.Store)
 	b.limits = o.limits
@@ -89,7 +93,7 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Store, error
 	if info == nil {
 		return nil, notInitialized(o.Store)
 	}
-	return &Store{kv: b, watch: watch, id: info.StoreID, node: o.Node, ttl: ttl, minLease: o.minLease, now: o.now}, nil
+	return &Store{kv: b, watch: watch, id: info.StoreID, node: o.Node, reserve: reserve, ttl: ttl, minLease: o.minLease, now: o.now}, nil
 }
 
 func (o Options) withDefaults() Options {
@@ -185,11 +189,12 @@ func (s *Store) cleanup(ctx context.Context) (context.Context, context.CancelFun
 // most: one that is final before one that asks for another try.
 func inParallel(fns ...func() error) error {
 	errs := make([]error, len(fns))
-	var g errgroup.Group
-	for i, fn := range fns {
-		g.Go(func() error { errs[i] = fn(); return nil })
+	var others sync.WaitGroup
+	for i, fn := range fns[1:] {
+		others.Go(func() { errs[i+1] = fn() })
 	}
-	_ = g.Wait() // the functions' errors are in errs
+	errs[0] = fns[0]() // here, where the stack has grown already
+	others.Wait()
 	var retry error
 	for _, err := range errs {
 		if err != nil && !isAgain(err) {

@@ -1,10 +1,12 @@
 package kvstore_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"sandkeep/internal/clustertest"
 	"sandkeep/internal/kvstore"
 	"sandkeep/internal/snapshot"
 	"sandkeep/internal/snapshot/snapshottest"
@@ -101,7 +104,7 @@ func TestOpen_Domain(t *testing.T) {
 	if _, err := kvstore.Init(t.Context(), js, kvstore.Config{Store: "sandbox"}); err != nil {
 		t.Fatal(err)
 	}
-	w := &world{srv: srv, nc: nc, js: js, store: "sandbox"}
+	w := &world{nc: nc, js: js, store: "sandbox"}
 	s := w.open(t, options())
 	if err := appendOp("c1", "")(t.Context(), s, acquire(t, s, "t")); err != nil {
 		t.Fatal(err)
@@ -149,7 +152,7 @@ func TestPayloadTooLarge(t *testing.T) {
 
 func TestStoreFull(t *testing.T) {
 	w := newWorld(t)
-	if _, err := kvstore.Init(t.Context(), w.js, kvstore.Config{Store: "small", MaxBytes: 16 << 10}); err != nil {
+	if _, err := kvstore.Init(t.Context(), w.js, kvstore.Config{Store: "small", MaxBytes: 16 << 10, Replicas: clustertest.Replicas}); err != nil {
 		t.Fatal(err)
 	}
 	s := w.open(t, kvstore.Options{Store: "small"})
@@ -266,13 +269,17 @@ func TestLock_RenewedAfterAnOutage(t *testing.T) {
 			return next(ctx, m)
 		}
 	}
-	o := options().Short(3*time.Second).Impatient(time.Second, 20*time.Millisecond, 10*time.Second, time.Second)
+	var slept atomic.Int64 // makes a renewal due at once, of a lease that lasts on a slow machine too
+	o := options().Impatient(5*time.Second, 20*time.Millisecond, 10*time.Second, time.Second)
+	o = o.Clock(func() time.Time { return time.Now().Add(time.Duration(slept.Load())) })
+	o.LeaseTTL = kvstore.MaxLease
 	err := w.open(t, o.Through(through)).Lock(t.Context(), "l", 0, func(ctx context.Context) error {
 		before, err := w.kv(t).Get(ctx, kvstore.LockKey("l"))
 		if err != nil {
 			return err
 		}
 		away.Store(30) // longer than the patience of one read
+		slept.Store(int64(kvstore.MaxLease / 2))
 		for {
 			now, err := w.kv(t).Get(ctx, kvstore.LockKey("l"))
 			if err != nil || now.Revision() > before.Revision() {
@@ -317,6 +324,35 @@ func TestAcquire_DeadWatch(t *testing.T) {
 	}
 	if err := <-got; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// An append asks the store five times when nothing is in its way.
+func TestAppend_Requests(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var asked []string
+	s := newWorld(t).open(t, options().Through(func(next kvstore.Round) kvstore.Round {
+		return func(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+			mu.Lock()
+			asked = append(asked, cmp.Or(kindOf(keyOf(m)), "read"))
+			mu.Unlock()
+			return next(ctx, m)
+		}
+	}))
+	l, err := s.Acquire(t.Context(), "t", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range [][2]snapshot.CheckpointID{{"c1", ""}, {"c2", "c1"}} {
+		asked = nil
+		if err := s.Append(t.Context(), snapshottest.Record("t", step[0], step[1]), step[1], l.Writer); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(asked)
+		if want := []string{"checkpoint", "log", "read", "read", "thread"}; !slices.Equal(asked, want) {
+			t.Errorf("append of %s: %v, want %v", step[0], asked, want)
+		}
 	}
 }
 

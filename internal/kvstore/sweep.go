@@ -44,6 +44,7 @@ func (s *Store) Sweep(ctx context.Context, grace time.Duration) error {
 			return fmt.Errorf("sweep: %w", err)
 		}
 	}
+	s.kv.fillReserve(ctx, s.reserve)
 	return nil
 }
 
@@ -129,7 +130,7 @@ func (w *sweep) remove(ctx context.Context, th thread, e entry) error {
 		return nil
 	}
 	if th.live() {
-		if _, err := w.s.touch(ctx, th); err != nil {
+		if _, err := w.s.putThreadFreeing(ctx, th, th.threadState); err != nil {
 			return err
 		}
 	}

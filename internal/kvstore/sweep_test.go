@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -277,4 +278,82 @@ func TestSweep_StoreAway(t *testing.T) {
 		}
 	}
 	wantCode(t, w.open(t, options().Through(away)).Sweep(t.Context(), 0), snapshot.StoreUnavailable)
+}
+
+// A tombstone goes when nothing was found that leads to the thread, not with
+// the sweep that still found something, which it may have failed to remove.
+func TestSweep_TombstoneWaits(t *testing.T) {
+	for _, kind := range []string{"purge-log", "purge-checkpoint", "purge-artifact"} {
+		t.Run(kind, func(t *testing.T) {
+			w := newWorld(t)
+			s := w.open(t, options())
+			if kind == "purge-artifact" {
+				deletable(t, s)
+			} else {
+				oneCheckpoint(false)(t, w, s)
+			}
+			if err := s.MarkDeleted(t.Context(), "t"); err != nil {
+				t.Fatal(err)
+			}
+			f := &fault{kind: kind, nth: 1}
+			_ = w.open(t, options().Through(f.through)).Sweep(t.Context(), 0) // whether it got through does not matter
+			if left := w.keys(t, "thread", strings.TrimPrefix(kind, "purge-")); len(left) < 2 || !f.fired {
+				t.Fatalf("the sweep left %v", left)
+			}
+			wantSwept(t, w, s)
+			if left := w.keys(t, "thread"); len(left) > 0 {
+				t.Fatalf("the sweep left %v", left)
+			}
+		})
+	}
+}
+
+// A thread that is made anew under a sweep keeps its artifacts.
+func TestSweep_ThreadMadeAnew(t *testing.T) {
+	t.Parallel()
+	server := newWorld(t)
+	for nth, more := 2, true; more; nth++ {
+		w := server.another(t, fmt.Sprint("s", nth))
+		s := w.open(t, options())
+		deletable(t, s)
+		if _, err := s.DeleteThread(t.Context(), "t"); err != nil {
+			t.Fatal(err)
+		}
+		through, happened := atRequest(nth, func() {
+			err := errors.Join(s.Sweep(t.Context(), 0), s.PutArtifact(t.Context(), "t", snapshot.ThreadArtifact{Artifact: snapshot.Artifact{ID: "new"}}))
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		if err := w.open(t, options().Through(through)).Sweep(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if more = happened(); !more {
+			break
+		}
+		if arts, err := s.Artifacts(t.Context(), "t"); err != nil || len(arts) != 1 {
+			t.Fatalf("request %d: artifacts %v, %v", nth, arts, err)
+		}
+	}
+}
+
+// A fork without a lease makes its thread first: what is swept before any of
+// its writes is not what it commits.
+func TestFork_SweptMeanwhile(t *testing.T) {
+	for _, st := range []step{{"thread", 1}, {"checkpoint", 1}, {"log", 1}, {"thread", 2}} {
+		t.Run(fmt.Sprint(st.kind, " ", st.nth), func(t *testing.T) {
+			w := newWorld(t)
+			s := w.open(t, options())
+			swept := false
+			through := before(st.kind, st.nth, func() {
+				if swept = true; s.Sweep(t.Context(), 0) != nil {
+					t.Error("the sweep did not get through")
+				}
+			})
+			if err := w.open(t, options().Through(through)).Fork(t.Context(), snapshottest.ForkRoot("t", "f1"), 0); err != nil || !swept {
+				t.Fatal(err)
+			}
+			wantSwept(t, w, s, "f1")
+		})
+	}
 }

@@ -3,8 +3,20 @@ package snapshot
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// InlineList is how many bytes of a list stand in the List itself for sure, so
+// that nothing is stored beside the record: items, or paths and targets of
+// entries without large contents, and inlineRow more for each.
+const (
+	InlineList    = 2 << 10
+	inlineRow     = 128
+	inlineContent = 1 << 20
 )
 
 // CheckIDs finds what is wrong between the identifiers of the request, before
@@ -20,29 +32,76 @@ func foreignWriter(w Writer, thread ThreadID) error {
 	return Errorf(WriterLost, "the writer holds thread %q, not %q; acquire the lease of that thread", w.ThreadID, thread).With("threadId", thread)
 }
 
+// incoming is an append on its way: its record and what goes into its lists.
+type incoming struct {
+	*Service
+	rec          *Record
+	expected     CheckpointID
+	writer       Writer
+	requireBlobs bool
+	files        []Entry
+	conversation [][]byte
+	blobs        []Artifact // sorted
+	artifacts    [][]byte
+}
+
 // Append makes a checkpoint that a client captured itself the head of its
 // thread. One that is stored already, with that parent, run and label, is done.
 func (s *Service) Append(ctx context.Context, req AppendRequest) (*AppendReply, error) {
 	if err := req.CheckIDs(); err != nil {
 		return nil, err
 	}
-	rec, entries, err := s.stageAppend(req.Checkpoint)
+	in, err := s.stageAppend(req)
 	if err != nil {
 		return nil, err
 	}
-	expected := deref(req.ExpectedHeadID)
-	done, err := s.admitAppend(ctx, rec, expected, req.Writer)
-	if done || err != nil {
-		return &AppendReply{HeadID: rec.ID}, err
-	}
-	require := req.RequireBlobs == nil || *req.RequireBlobs
-	if err := s.storeAppend(ctx, rec, entries, req.Checkpoint, require); err != nil {
+	if err := in.append(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.Checkpoints.Append(ctx, rec, expected, req.Writer); err != nil {
-		return nil, err
+	return &AppendReply{HeadID: in.rec.ID}, nil
+}
+
+// append looks at the thread before it stores anything. If there is nothing to
+// store, the commit's own look is enough, and only a refusal needs another one:
+// for the faults that come before it, and for an append that was done.
+func (in *incoming) append(ctx context.Context) error {
+	small := in.small()
+	if !small {
+		if done, err := in.admit(ctx); done || err != nil {
+			return err
+		}
 	}
-	return &AppendReply{HeadID: rec.ID}, nil
+	err := in.store(ctx, small)
+	refused := err != nil
+	if err == nil {
+		err = in.Checkpoints.Append(ctx, in.rec, in.expected, in.writer)
+		refused = errors.Is(err, WriterLost) || errors.Is(err, DuplicateID) // others may be no definite answer
+	}
+	if small && refused {
+		if done, first := in.admit(ctx); done || first != nil {
+			return first
+		}
+	}
+	return err
+}
+
+// small tells whether all lists stand inline in the record.
+func (in *incoming) small() bool {
+	n := 0
+	for _, e := range in.files {
+		if e.Size > inlineContent {
+			return false
+		}
+		n += inlineRow + len(e.Path) + len(e.Target)
+	}
+	return n <= InlineList && itemBytes(in.conversation) <= InlineList && itemBytes(in.artifacts) <= InlineList
+}
+
+func itemBytes(items [][]byte) (n int) {
+	for _, item := range items {
+		n += inlineRow + len(item)
+	}
+	return n
 }
 
 func deref[T any](p *T) (v T) {
@@ -52,30 +111,53 @@ func deref[T any](p *T) (v T) {
 	return v
 }
 
-// stageAppend validates the whole checkpoint before anything is stored.
-func (s *Service) stageAppend(c NewCheckpoint) (*Record, []Entry, error) {
+// stageAppend validates the whole checkpoint before anything is looked at.
+func (s *Service) stageAppend(req AppendRequest) (*incoming, error) {
+	c := req.Checkpoint
 	if err := s.noSecret(string(c.ID), string(c.ThreadID), string(c.SourceRunID)); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if c.Reason != ReasonAutomatic && c.Reason != ReasonNamed {
-		return nil, nil, Errorf(InvalidEntry, "checkpoint.reason is %q; it may be %q or %q", c.Reason, ReasonAutomatic, ReasonNamed)
+		return nil, Errorf(InvalidEntry, "checkpoint.reason is %q; it may be %q or %q", c.Reason, ReasonAutomatic, ReasonNamed)
 	}
 	if len(c.Label) > maxLabelBytes {
-		return nil, nil, Errorf(InvalidEntry, "checkpoint.label has %d bytes; at most %d are allowed", len(c.Label), maxLabelBytes)
+		return nil, Errorf(InvalidEntry, "checkpoint.label has %d bytes; at most %d are allowed", len(c.Label), maxLabelBytes)
 	}
 	entries, err := s.newEntries(c.Files)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := s.checkArtifacts(c.Artifacts); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	rec := &Record{ID: c.ID, Thread: c.ThreadID, Parent: deref(c.Parent), CreatedAt: c.CreatedAt, Reason: c.Reason,
 		Label: s.Redactor.Text(c.Label), SourceRun: c.SourceRunID, Nonce: s.NewID()}
 	for _, e := range entries {
 		rec.Stats.count(e)
 	}
-	return rec, entries, nil
+	in := &incoming{Service: s, rec: rec, expected: deref(req.ExpectedHeadID), writer: req.Writer,
+		requireBlobs: req.RequireBlobs == nil || *req.RequireBlobs, files: entries}
+	return in, in.encodeLists(c)
+}
+
+// encodeLists makes the items of the conversation and of the artifacts.
+func (in *incoming) encodeLists(c NewCheckpoint) (err error) {
+	in.conversation = make([][]byte, len(c.Conversation))
+	for i, m := range c.Conversation {
+		in.conversation[i], _ = in.Redactor.JSON(m)
+	}
+	in.blobs = slices.Clone(c.Artifacts)
+	slices.SortFunc(in.blobs, func(a, b Artifact) int {
+		return cmp.Or(cmp.Compare(a.CreatedAt, b.CreatedAt), cmp.Compare(a.ID, b.ID))
+	})
+	in.artifacts = make([][]byte, len(in.blobs))
+	for i, a := range in.blobs {
+		a.Name, a.MimeType = in.Redactor.Text(a.Name), in.Redactor.Text(a.MimeType)
+		if in.artifacts[i], err = marshal(a); err != nil {
+			return fmt.Errorf("encode artifact %q: %w", a.ID, err)
+		}
+	}
+	return nil
 }
 
 func (st *Stats) count(e Entry) {
@@ -90,31 +172,32 @@ func (st *Stats) count(e Entry) {
 	}
 }
 
-// admitAppend finds the faults that the thread shows, in their order, before
-// anything is stored. The commit looks at all of them again.
-func (s *Service) admitAppend(ctx context.Context, rec *Record, expected CheckpointID, w Writer) (done bool, err error) {
-	found, err := s.Checkpoints.Get(ctx, rec.ID)
-	if err != nil {
-		return false, err
-	}
-	if found != nil && found.Thread == rec.Thread && found.Parent == expected && found.SourceRun == rec.SourceRun && found.Label == rec.Label {
-		return true, nil
-	}
-	if err := s.Leases.Holds(ctx, w); err != nil {
-		return false, err
-	}
-	if found != nil {
-		return false, duplicate(rec, found)
-	}
-	state, err := s.Checkpoints.State(ctx, rec.Thread)
+// admit finds the faults that the thread shows, in their order. The commit
+// looks at all of them again.
+func (in *incoming) admit(ctx context.Context) (done bool, err error) {
+	rec := in.rec
+	var found *Record
+	var state ThreadState
+	var lost error
+	look, ctx := errgroup.WithContext(ctx)
+	look.Go(func() (err error) { found, err = in.Checkpoints.Get(ctx, rec.ID); return err })
+	look.Go(func() (err error) { state, err = in.Checkpoints.State(ctx, rec.Thread); return err })
+	look.Go(func() error { lost = in.Leases.Holds(ctx, in.writer); return nil })
+	err = look.Wait()
 	switch {
 	case err != nil:
 		return false, err
-	case state.Head != expected:
-		return false, Errorf(StaleHead, "the head of thread %q is %q, not %q; read the thread and append to its head", rec.Thread, state.Head, expected).
+	case found != nil && found.Thread == rec.Thread && found.Parent == in.expected && found.SourceRun == rec.SourceRun && found.Label == rec.Label:
+		return true, nil
+	case lost != nil:
+		return false, lost
+	case found != nil:
+		return false, duplicate(rec, found)
+	case state.Head != in.expected:
+		return false, Errorf(StaleHead, "the head of thread %q is %s, not %s; read the thread and append to its head", rec.Thread, state.Head.Shown(), in.expected.Shown()).
 			With("threadId", rec.Thread).With("actualHead", nullable(state.Head))
-	case rec.Parent != expected:
-		return false, Errorf(ParentMismatch, "checkpoint %q has parent %q, not the expected head %q; make them equal", rec.ID, rec.Parent, expected).
+	case rec.Parent != in.expected:
+		return false, Errorf(ParentMismatch, "checkpoint %q has parent %s, and the expected head is %s; make them equal", rec.ID, rec.Parent.Shown(), in.expected.Shown()).
 			With("threadId", rec.Thread)
 	}
 	return false, nil
@@ -136,11 +219,12 @@ func nullable(id CheckpointID) any {
 	return id
 }
 
-// storeAppend stores the lists of the checkpoint, sharing those of its parent.
-func (s *Service) storeAppend(ctx context.Context, rec *Record, entries []Entry, c NewCheckpoint, require bool) error {
+// store stores the lists of the checkpoint, sharing those of its parent. Small
+// ones share nothing but the places of contents.
+func (in *incoming) store(ctx context.Context, small bool) error {
 	parent := &Record{}
-	if rec.Parent != "" {
-		found, err := s.Checkpoints.Get(ctx, rec.Parent)
+	if in.rec.Parent != "" && (!small || in.rec.Stats.Bytes > 0) {
+		found, err := in.Checkpoints.Get(ctx, in.rec.Parent)
 		if err != nil {
 			return err
 		}
@@ -148,40 +232,25 @@ func (s *Service) storeAppend(ctx context.Context, rec *Record, entries []Entry,
 			parent = found
 		}
 	}
-	var err error
-	if rec.Files, err = s.Objects.Import(ctx, entries, parent.Files, require); err != nil {
-		return err
+	if small {
+		parent.Conversation, parent.Artifacts = List{}, List{}
 	}
-	items := make([][]byte, len(c.Conversation))
-	for i, m := range c.Conversation {
-		items[i], _ = s.Redactor.JSON(m)
-	}
-	if rec.Conversation, err = s.Objects.WriteItems(ctx, items, parent.Conversation); err != nil {
-		return err
-	}
-	rec.Artifacts, err = s.storeArtifactList(ctx, c.Artifacts, parent.Artifacts, require)
-	return err
-}
-
-func (s *Service) storeArtifactList(ctx context.Context, artifacts []Artifact, parent List, require bool) (List, error) {
-	artifacts = slices.Clone(artifacts)
-	slices.SortFunc(artifacts, func(a, b Artifact) int {
-		return cmp.Or(cmp.Compare(a.CreatedAt, b.CreatedAt), cmp.Compare(a.ID, b.ID))
-	})
-	items := make([][]byte, len(artifacts))
-	for i, a := range artifacts {
-		if require {
-			if err := s.haveArtifact(ctx, a); err != nil {
-				return List{}, err
+	if in.requireBlobs {
+		for _, a := range in.blobs {
+			if err := in.haveArtifact(ctx, a); err != nil {
+				return err
 			}
 		}
-		a.Name, a.MimeType = s.Redactor.Text(a.Name), s.Redactor.Text(a.MimeType)
-		var err error
-		if items[i], err = marshal(a); err != nil {
-			return List{}, fmt.Errorf("encode artifact %q: %w", a.ID, err)
-		}
 	}
-	return s.Objects.WriteItems(ctx, items, parent)
+	var err error
+	if in.rec.Files, err = in.Objects.Import(ctx, in.files, parent.Files, in.requireBlobs); err != nil {
+		return err
+	}
+	if in.rec.Conversation, err = in.Objects.WriteItems(ctx, in.conversation, parent.Conversation); err != nil {
+		return err
+	}
+	in.rec.Artifacts, err = in.Objects.WriteItems(ctx, in.artifacts, parent.Artifacts)
+	return err
 }
 
 func (s *Service) haveArtifact(ctx context.Context, a Artifact) error {

@@ -2,6 +2,7 @@ package snapshot_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -79,7 +80,18 @@ func TestAppend(t *testing.T) {
 	}
 }
 
+// long is a conversation that does not stand in its record.
+func long() snapshot.Messages {
+	return snapshot.Messages{json.RawMessage(`"` + strings.Repeat("x", snapshot.InlineList) + `"`)}
+}
+
 func TestAppend_FaultsInTheirOrder(t *testing.T) {
+	for name, talk := range map[string]snapshot.Messages{"small": {}, "large": long()} {
+		t.Run(name, func(t *testing.T) { faultsInTheirOrder(t, talk) })
+	}
+}
+
+func faultsInTheirOrder(t *testing.T, talk snapshot.Messages) {
 	w, writer := holder(t)
 	putBlob(t, w, "file", "one")
 	if _, err := w.Append(t.Context(), snapshot.AppendRequest{Checkpoint: own("a", "", "one"), Writer: writer}); err != nil {
@@ -87,7 +99,7 @@ func TestAppend_FaultsInTheirOrder(t *testing.T) {
 	}
 	req := snapshot.AppendRequest{Checkpoint: own("a", "x", "missing"), ExpectedHeadID: ptr(snapshot.CheckpointID("y")),
 		Writer: snapshot.Writer{ThreadID: "other", OwnerToken: "stale"}}
-	req.Checkpoint.Files[0].Path = "/f"
+	req.Checkpoint.Files[0].Path, req.Checkpoint.Conversation = "/f", talk
 	for _, step := range []struct {
 		want snapshot.Code
 		mend func()
@@ -113,6 +125,94 @@ func TestAppend_FaultsInTheirOrder(t *testing.T) {
 	}
 	if _, err := w.Append(t.Context(), req); err != nil {
 		t.Errorf("the same again: %v", err)
+	}
+}
+
+// An append that was done is done, whatever became of its writer and its thread.
+func TestAppend_DoneAlready(t *testing.T) {
+	for name, talk := range map[string]snapshot.Messages{"small": {}, "large": long()} {
+		t.Run(name, func(t *testing.T) {
+			w, writer := holder(t)
+			putBlob(t, w, "file", "one")
+			req := snapshot.AppendRequest{Checkpoint: own("a", "", "one"), Writer: writer}
+			req.Checkpoint.Conversation = talk
+			next := snapshot.AppendRequest{Checkpoint: own("b", "a", "one"), ExpectedHeadID: ptr(snapshot.CheckpointID("a")), Writer: writer}
+			for _, r := range []snapshot.AppendRequest{req, req, next, req} {
+				if reply, err := w.Append(t.Context(), r); err != nil || reply.HeadID != r.Checkpoint.ID {
+					t.Fatal(reply, err)
+				}
+			}
+			if err := w.ReleaseWriter(t.Context(), writer); err != nil {
+				t.Fatal(err)
+			}
+			w.objects.DropBlob(sha256.Sum256([]byte("one")))
+			if reply, err := w.Append(t.Context(), req); err != nil || reply.HeadID != "a" {
+				t.Errorf("the same again by a writer that was: %v, %v", reply, err)
+			}
+			req.Checkpoint.Parent = ptr(snapshot.CheckpointID("x"))
+			if _, err := w.Append(t.Context(), req); err != nil {
+				t.Errorf("the same again with another parent: %v", err)
+			}
+			req.Checkpoint.SourceRunID = "another"
+			if _, err := w.Append(t.Context(), req); !errors.Is(err, snapshot.WriterLost) {
+				t.Errorf("another append of that id: %v, want %v", err, snapshot.WriterLost)
+			}
+		})
+	}
+}
+
+// A small append is one commit; a large one looks before it stores anything.
+func TestAppend_LooksBeforeItStores(t *testing.T) {
+	w, writer := holder(t)
+	objects := &countedObjects{Objects: w.objects}
+	w.Objects = objects
+	small, large := own("a", "", ""), own("b", "x", "")
+	large.Conversation = long()
+	for _, tc := range []struct {
+		c      snapshot.NewCheckpoint
+		want   snapshot.Code
+		trace  string
+		stores bool
+	}{{small, "", "append", true}, {large, snapshot.StaleHead, "state", false}} {
+		w.trace, objects.lists = nil, 0
+		_, err := w.Append(t.Context(), snapshot.AppendRequest{Checkpoint: tc.c, ExpectedHeadID: tc.c.Parent, Writer: writer})
+		if tc.want == "" && err != nil || tc.want != "" && !errors.Is(err, tc.want) {
+			t.Fatalf("%s: %v, want %q", tc.c.ID, err, tc.want)
+		}
+		if got := strings.Join(w.trace, ", "); got != tc.trace || tc.stores != (objects.lists > 0) {
+			t.Errorf("%s: asked for %s and stored %d lists, want %s, %v", tc.c.ID, got, objects.lists, tc.trace, tc.stores)
+		}
+	}
+}
+
+// countedObjects counts the lists that are made.
+type countedObjects struct {
+	snapshot.Objects
+	lists int
+}
+
+func (o *countedObjects) WriteItems(ctx context.Context, items [][]byte, prior snapshot.List) (snapshot.List, error) {
+	o.lists++
+	return o.Objects.WriteItems(ctx, items, prior)
+}
+
+// A content that lies in a pack of the head needs no loose blob.
+func TestAppend_ContentOfTheHead(t *testing.T) {
+	w := saved(t)
+	l, err := w.AcquireWriter(t.Context(), snapshot.AcquireRequest{ThreadID: "t"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := snapshot.AppendRequest{Checkpoint: own("c3", "c2", "one"), ExpectedHeadID: ptr(snapshot.CheckpointID("c2")), Writer: l.Writer}
+	if _, err := w.Append(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := w.ReadFile(t.Context(), snapshot.ReadFileRequest{CheckpointID: "c3", Path: "f"}, 100); err != nil || string(r.Data) != "one" {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	req = snapshot.AppendRequest{Checkpoint: own("c4", "c3", "c1"), ExpectedHeadID: ptr(snapshot.CheckpointID("c3")), Writer: l.Writer}
+	if _, err := w.Append(t.Context(), req); !errors.Is(err, snapshot.MissingBlob) {
+		t.Errorf("a content of another checkpoint: %v, want %v", err, snapshot.MissingBlob)
 	}
 }
 

@@ -67,7 +67,7 @@ func (h *hold) run(ctx context.Context, interval time.Duration) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, WriterLost) || h.over():
-			return Errorf(WriterLost, "the writer lease of thread %q was lost during the save; nothing was changed, save again", h.lease.ThreadID).Because(err)
+			return Errorf(WriterLost, "the writer lease of thread %q was lost during the save; nothing was changed, save again", h.lease.ThreadID).With("threadId", h.lease.ThreadID).Because(err)
 		default: // one lost renewal reply is not a lost lease
 			wait.Reset(min(interval/4, time.Second, h.end.Sub(h.now())) - h.now().Sub(sent))
 		}

@@ -64,6 +64,14 @@ func wantCode(t *testing.T, err error, code snapshot.Code) map[string]any {
 	return snapshot.AsError(err).Details
 }
 
+// noEmptyName checks that a message says none where there is no head.
+func noEmptyName(t *testing.T, err error) {
+	t.Helper()
+	if strings.Contains(err.Error(), `""`) {
+		t.Errorf("%v names a head that is not there", err)
+	}
+}
+
 // wantChain checks that list, head, root and get agree.
 func wantChain(t *testing.T, s Stores, id snapshot.ThreadID, want ...*snapshot.Record) {
 	t.Helper()
@@ -182,7 +190,9 @@ func orderOfFaults(t *testing.T, s Stores) {
 		{"c2", "", "c1", w, snapshot.ParentMismatch},
 		{"c2", "zz", "c1", w, snapshot.ParentMismatch},
 	} {
-		wantCode(t, s.Append(t.Context(), Record("t", c.id, c.parent), c.expected, c.w), c.want)
+		err := s.Append(t.Context(), Record("t", c.id, c.parent), c.expected, c.w)
+		wantCode(t, err, c.want)
+		noEmptyName(t, err)
 	}
 	other := Record("t", "c1", "")
 	other.Label = "of another save"
@@ -214,6 +224,9 @@ func duplicateIDs(t *testing.T, s Stores) {
 	mustAppend(t, s, w, "c1", "")
 	wantChain(t, s, "t", first, second)
 	wantChain(t, s, "u")
+	// Refused appends are in nobody's way.
+	wantChain(t, s, "t", first, second, mustAppend(t, s, w, "c3", "c2"))
+	wantChain(t, s, "u", mustAppend(t, s, v, "d1", ""))
 }
 
 func writersLost(t *testing.T, s Stores) {

@@ -14,11 +14,21 @@ import (
 
 func forkByHolder(t *testing.T, s Stores) {
 	ctx := t.Context()
+	stale := writer(t, s, "t")
+	if err := s.Release(ctx, stale); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, s.ForkHeld(ctx, ForkRoot("t", "f1"), stale), snapshot.WriterLost)
 	w := writer(t, s, "t")
 	stranger, foreign := w, writer(t, s, "u")
 	stranger.OwnerToken = "guess"
-	for _, bad := range []snapshot.Writer{stranger, foreign, {ThreadID: "t"}} {
+	for _, bad := range []snapshot.Writer{stale, stranger, foreign, {ThreadID: "t"}} {
 		wantCode(t, s.ForkHeld(ctx, ForkRoot("t", "f1"), bad), snapshot.WriterLost)
+		wantChain(t, s, "t")
+		wantChain(t, s, "u")
+		if rec, err := s.Get(ctx, "f1"); rec != nil || err != nil {
+			t.Fatalf("a refused fork left %v, %v", rec, err)
+		}
 	}
 	wantCode(t, s.ForkHeld(ctx, ForkRoot("nobody", "f1"), snapshot.Writer{ThreadID: "nobody"}), snapshot.WriterLost)
 	root := ForkRoot("t", "f1")
@@ -48,6 +58,7 @@ func deleteHead(t *testing.T, s Stores) {
 	w, v := writer(t, s, "t"), writer(t, s, "u")
 	_, err := s.DeleteHead(ctx, "t", "c1", w)
 	wantCode(t, err, snapshot.NotHead)
+	noEmptyName(t, err)
 	first := mustAppend(t, s, w, "c1", "")
 	second := mustAppend(t, s, w, "c2", "c1")
 	words := snapshot.List{Count: 1, Inline: []byte("1")}

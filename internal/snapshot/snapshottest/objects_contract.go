@@ -24,7 +24,7 @@ func RunObjectsContract(t *testing.T, newObjects func(t *testing.T) snapshot.Obj
 		"RoundTrip": objectsRoundTrip, "EmptyTree": objectsEmptyTree, "EqualTrees": objectsEqualTrees,
 		"Known": objectsKnown, "Unstable": objectsUnstable, "Refuses": objectsRefuse,
 		"SourceError": objectsSourceError, "Prefix": objectsPrefix, "Ranges": objectsRanges,
-		"Canceled": objectsCanceled, "Items": objectsItems, "Artifacts": objectsArtifacts,
+		"Canceled": objectsCanceled, "Items": objectsItems, "Inline": objectsInline, "Artifacts": objectsArtifacts,
 		"Blobs": objectsBlobs, "Lend": objectsLend, "Import": objectsImport, "ImportMissing": objectsImportMissing,
 		"ImportElsewhere": objectsImportElsewhere, "ImportParent": objectsImportParent, "ImportRefuses": objectsImportRefuses,
 	}
@@ -349,6 +349,31 @@ func objectsCanceled(t *testing.T, o snapshot.Objects) {
 	}
 	w.Abort()
 	w.Abort()
+}
+
+// objectsInline: lists of up to InlineList bytes, 128 more for each row, have
+// everything in themselves.
+func objectsInline(t *testing.T, o snapshot.Objects) {
+	long := strings.Repeat("x", snapshot.InlineList/2-128)
+	inline := func(list snapshot.List, err error) {
+		t.Helper()
+		if err != nil || len(list.Pages) > 0 || len(list.Inline) == 0 {
+			t.Errorf("%d rows have %d pages and %d bytes inline, %v", list.Count, len(list.Pages), len(list.Inline), err)
+		}
+	}
+	inline(o.WriteItems(t.Context(), [][]byte{[]byte(long), []byte(long)}, snapshot.List{}))
+	inline(o.WriteItems(t.Context(), make([][]byte, snapshot.InlineList/128), snapshot.List{}))
+	inline(o.Import(t.Context(), []snapshot.Entry{
+		{Path: "a", Kind: snapshot.KindSymlink, Target: long[1:]},
+		{Path: long, Kind: snapshot.KindDir},
+	}, snapshot.List{}, true))
+
+	parent, _ := WriteTree(t, o, snapshot.List{}, map[string][]byte{"big": RandomBytes(1, 1<<20)})
+	var packed []snapshot.Entry // in a place of its own
+	for i := range snapshot.InlineList / 136 {
+		packed = append(packed, FileEntry(fmt.Sprintf("file-%03d", i), RandomBytes(1, 1<<20)))
+	}
+	inline(o.Import(t.Context(), packed, parent, true))
 }
 
 func objectsItems(t *testing.T, o snapshot.Objects) {
