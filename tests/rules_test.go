@@ -18,6 +18,7 @@ const (
 	aNumber
 	aList
 	anObject
+	aWriter
 	base64Data
 )
 
@@ -51,6 +52,21 @@ var subjects = []served{
 	{"instance.delete", map[string]kind{"key": anID}, map[string]kind{"expectedRevision": aNumber}},
 	{"instance.list", nil, map[string]kind{"threadId": anID, "after": aText, "limit": aNumber}},
 	{"instance.attach", map[string]kind{"threadId": anID, "name": aText}, map[string]kind{"node": anID, "sandbox": aText, "tenant": anObject, "runId": anID}},
+	{"thread.delete", map[string]kind{"threadId": anID}, nil},
+	{"checkpoint.delete-head", map[string]kind{"threadId": anID, "checkpointId": anID, "writer": aWriter}, nil},
+	{"checkpoint.fork", map[string]kind{"sourceThreadId": anID, "sourceCheckpointId": anID, "destinationThreadId": anID,
+		"destinationCheckpointId": anID, "createdAt": aNumber, "writer": aWriter}, map[string]kind{"include": aList}},
+	{"checkpoint.diff", map[string]kind{"from": anID, "to": anID}, map[string]kind{"after": aText, "limit": aNumber}},
+	{"blob.put", map[string]kind{"kind": aText, "data": base64Data}, map[string]kind{"object": aText}},
+	{"blob.head", map[string]kind{"keys": aList}, nil},
+	{"blob.get", map[string]kind{"key": aText}, map[string]kind{"checkpointId": anID, "maxInlineBytes": aNumber}},
+	{"blob.references", nil, map[string]kind{"threadId": anID, "after": aText, "limit": aNumber}},
+	{"writer.acquire", map[string]kind{"threadId": anID}, map[string]kind{"leaseDurationMs": aNumber, "waitMs": aNumber}},
+	{"writer.renew", map[string]kind{"threadId": anID, "ownerToken": aText, "fence": aNumber}, nil},
+	{"writer.release", map[string]kind{"threadId": anID, "ownerToken": aText, "fence": aNumber}, nil},
+	{"lock.acquire", map[string]kind{"name": anID}, map[string]kind{"leaseDurationMs": aNumber, "waitMs": aNumber}},
+	{"lock.renew", map[string]kind{"name": anID, "ownerToken": aText, "fence": aNumber}, nil},
+	{"lock.release", map[string]kind{"name": anID, "ownerToken": aText, "fence": aNumber}, nil},
 }
 
 // member writes one member; the value is JSON text.
@@ -64,7 +80,8 @@ func (s served) with(name, value string) string {
 func (s served) valid() map[string]string {
 	out := map[string]string{}
 	for name, k := range s.required {
-		out[name] = map[kind]string{anID: `"nothing-` + name + `"`, aText: `"x"`, aList: `[]`, base64Data: `"AAAA"`,
+		out[name] = map[kind]string{anID: `"nothing-` + name + `"`, aText: `"x"`, aList: `[]`, base64Data: `"AAAA"`, aNumber: `1`,
+			aWriter:  `{"threadId":"nothing-threadId","ownerToken":"x","fence":1}`,
 			anObject: `{"key":"k","provider":"p","providerSandboxId":"n/b","threadId":"nothing-threadId","updatedAt":1}`}[k]
 	}
 	return out
@@ -95,6 +112,7 @@ var wrong = map[kind][]string{
 	aNumber:    {`"7"`, `true`, `[]`, `{}`, `"\ud800"`},
 	aList:      {`7`, `"files"`, `{}`},
 	anObject:   {`7`, `"x"`, `[]`, `{"unheard-of":1}`},
+	aWriter:    {`7`, `"x"`, `[]`, `{"unheard-of":1}`},
 	base64Data: {`7`, `[1,2]`, `"AAA"`, `"A-_A"`, `"\ud800"`},
 }
 
@@ -154,7 +172,7 @@ func (s served) malformed() []string {
 		"\xff", "\xef\xbb\xbf" + valid, s.with("unheard-of", "1"), s.with("", "1"), s.with("$unheard", "1"), s.with("\xff", "1"), s.with("async", "true")}
 	for name, k := range s.all() {
 		capital := strings.ToUpper(name[:1]) + name[1:]
-		value := map[kind]string{anID: `"a"`, aText: `"a"`, aNumber: `1`, aList: `[]`, anObject: `{}`, base64Data: `""`}[k]
+		value := map[kind]string{anID: `"a"`, aText: `"a"`, aNumber: `1`, aList: `[]`, anObject: `{}`, aWriter: `{}`, base64Data: `""`}[k]
 		rest := strings.TrimPrefix(valid, "{")
 		if rest == "}" {
 			rest = fmt.Sprintf("%q:%s}", name, value)
@@ -197,6 +215,9 @@ func TestNullIsAbsent(t *testing.T) {
 			nulls[name] = "null"
 		}
 		nulls["timeoutMs"] = "null"
+		if sub.name == "lock.acquire" { // the one without nulls holds its lock
+			nulls["name"] = `"another"`
+		}
 		_, plain := s.try(sub.name, join(sub.valid()))
 		_, withNulls := s.try(sub.name, join(nulls))
 		switch {
