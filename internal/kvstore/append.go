@@ -1,10 +1,12 @@
 package kvstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"sandkeep/internal/snapshot"
 )
@@ -54,6 +56,45 @@ func (s *Store) Append(ctx context.Context, rec *snapshot.Record, expectedHead s
 	return a.run(ctx, th, true)
 }
 
+// Admit tells what Append would answer, and stores nothing: done if such a
+// record is visible, whoever holds the thread now.
+func (s *Store) Admit(ctx context.Context, rec *snapshot.Record, expectedHead snapshot.CheckpointID, w snapshot.Writer) (done bool, err error) {
+	if w.ThreadID != rec.Thread {
+		return false, writerOf(rec.Thread).lost("the writer is of another thread")
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	a := &appending{s: s, rec: rec, head: expectedHead, fence: w.Fence}
+	err = s.repeat(ctx, nothingUnresolved, func(ctx context.Context) error {
+		th, lost := s.heldThread(ctx, w)
+		if lost != nil && !errors.Is(lost, snapshot.WriterLost) && !errors.Is(lost, snapshot.ThreadDeleted) {
+			return lost
+		}
+		found, err := s.get(ctx, rec.ID)
+		if err != nil {
+			return err
+		}
+		again := *rec
+		again.Parent = expectedHead
+		done = found != nil && again.Repeats(found)
+		if done || lost != nil {
+			return lost
+		}
+		a.seen = th.seq
+		if found != nil {
+			return a.confirmed(ctx, a.taken(found))
+		}
+		return a.confirmed(ctx, a.admit(ctx, th))
+	})
+	if done {
+		return true, nil
+	}
+	if err != nil {
+		err = fmt.Errorf("append checkpoint %q: %w", rec.ID, err)
+	}
+	return false, err
+}
+
 // heldThread reads the thread of a writer. The look at the lease only stops
 // early, so its order does not matter.
 func (s *Store) heldThread(ctx context.Context, w snapshot.Writer) (th thread, err error) {
@@ -97,7 +138,7 @@ func (a *appending) run(ctx context.Context, th thread, blind bool) error {
 		}
 		look := !first || !blind
 		first = false
-		return a.attempt(ctx, th, look)
+		return a.confirmed(ctx, a.attempt(ctx, th, look))
 	})
 	switch {
 	case err == nil || errors.Is(err, errThere):
@@ -107,6 +148,21 @@ func (a *appending) run(ctx context.Context, th thread, blind bool) error {
 	}
 	return fmt.Errorf("append checkpoint %q: %w", a.rec.ID, err)
 }
+
+// confirmed lets a refusal stand only if the thread is still as it was: what it
+// was compared with, the id's record, was read later.
+func (a *appending) confirmed(ctx context.Context, refusal error) error {
+	if !slices.ContainsFunc(refusals, func(code snapshot.Code) bool { return errors.Is(refusal, code) }) {
+		return refusal
+	}
+	now, err := a.s.readThread(ctx, a.rec.Thread)
+	if err == nil && now.seq != a.seen {
+		err = errMoved
+	}
+	return cmp.Or(err, refusal)
+}
+
+var refusals = []snapshot.Code{snapshot.DuplicateID, snapshot.StaleHead, snapshot.ParentMismatch, snapshot.ForkDestinationNotEmpty}
 
 func (a *appending) unresolved() bool { return a.pending != nil }
 

@@ -67,6 +67,35 @@ func TestAppend_OwnPointerMeanwhile(t *testing.T) {
 	}
 }
 
+// A head that goes between the look at the thread and that at the id explains
+// no refusal: the append is compared with the thread as it is then.
+func TestAppend_HeadGoesMeanwhile(t *testing.T) {
+	for name, op := range map[string]func(s *kvstore.Store, wr snapshot.Writer) error{
+		"append": func(s *kvstore.Store, wr snapshot.Writer) error { return appendOp("c2", "c1")(t.Context(), s, wr) },
+		"admit": func(s *kvstore.Store, wr snapshot.Writer) error {
+			_, err := s.Admit(t.Context(), snapshottest.Record("t", "c2", "c1"), "c1", wr)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			s := w.open(t, options())
+			wr := acquire(t, s, "t")
+			if err := errors.Join(appendOp("c1", "")(t.Context(), s, wr), appendOp("c2", "c1")(t.Context(), s, wr)); err != nil {
+				t.Fatal(err)
+			}
+			gone := beforeRead(kvstore.PointerKey("c2"), 1, func() { // the thread was read, with c2 as its head
+				if err := deleteHeadOp("c2")(t.Context(), s, wr); err != nil {
+					t.Error(err)
+				}
+			})
+			if err := op(w.open(t, options().Through(gone)), wr); err != nil {
+				t.Fatalf("%v, but c1 is the head and c2 is free", err)
+			}
+		})
+	}
+}
+
 // A slot that was written after its thread was read is not visible yet: the id
 // is still free, and its writer fails.
 func TestAppend_NewerSlotOfItsID(t *testing.T) {
@@ -139,6 +168,20 @@ func TestDeposedLeader(t *testing.T) {
 				t.Fatalf("saving in the deleted thread gave %v", err3)
 			}
 			return errors.Join(err, err2)
+		},
+		"fork": func(t *testing.T, w *world, s *kvstore.Store) error {
+			stale := &oldReads{key: kvstore.ThreadKey("t")}
+			f := &fault{kind: "thread", nth: 2, mode: mode{send: true}, then: func() { stale.again = true }} // its commit
+			d := w.open(t, options().Through(func(next kvstore.Round) kvstore.Round { return stale.through(f.through(next)) }))
+			err := saveWords(s)
+			_, err2 := s.DeleteThread(t.Context(), "t")
+			_, err3 := d.State(t.Context(), "t") // a tombstone
+			wantSwept(t, w, s)
+			err = errors.Join(err, err2, err3, d.Fork(t.Context(), snapshottest.ForkRoot("t", "f1"), 0))
+			if got := chain(t, s, "t"); len(got) != 1 || !f.fired || stale.again {
+				t.Fatalf("chain is %v", got)
+			}
+			return err
 		},
 		"save conversation": func(t *testing.T, w *world, s *kvstore.Store) error {
 			d, old := w.deposed(t, kvstore.ThreadKey("t"), nil)

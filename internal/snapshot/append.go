@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-
-	"golang.org/x/sync/errgroup"
 )
 
 // InlineList is how many bytes of a list stand in the List itself for sure, so
@@ -67,7 +65,7 @@ func (s *Service) Append(ctx context.Context, req AppendRequest) (*AppendReply, 
 func (in *incoming) append(ctx context.Context) error {
 	small := in.small()
 	if !small {
-		if done, err := in.admit(ctx); done || err != nil {
+		if done, err := in.Checkpoints.Admit(ctx, in.rec, in.expected, in.writer); done || err != nil {
 			return err
 		}
 	}
@@ -78,7 +76,7 @@ func (in *incoming) append(ctx context.Context) error {
 		refused = errors.Is(err, WriterLost) || errors.Is(err, DuplicateID) // others may be no definite answer
 	}
 	if small && refused {
-		if done, first := in.admit(ctx); done || first != nil {
+		if done, first := in.Checkpoints.Admit(ctx, in.rec, in.expected, in.writer); done || first != nil {
 			return first
 		}
 	}
@@ -170,45 +168,6 @@ func (st *Stats) count(e Entry) {
 	case KindSymlink:
 		st.Symlinks++
 	}
-}
-
-// admit finds the faults that the thread shows, in their order. The commit
-// looks at all of them again.
-func (in *incoming) admit(ctx context.Context) (done bool, err error) {
-	rec := in.rec
-	var found *Record
-	var state ThreadState
-	var lost error
-	look, ctx := errgroup.WithContext(ctx)
-	look.Go(func() (err error) { found, err = in.Checkpoints.Get(ctx, rec.ID); return err })
-	look.Go(func() (err error) { state, err = in.Checkpoints.State(ctx, rec.Thread); return err })
-	look.Go(func() error { lost = in.Leases.Holds(ctx, in.writer); return nil })
-	err = look.Wait()
-	switch {
-	case err != nil:
-		return false, err
-	case found != nil && found.Thread == rec.Thread && found.Parent == in.expected && found.SourceRun == rec.SourceRun && found.Label == rec.Label:
-		return true, nil
-	case lost != nil:
-		return false, lost
-	case found != nil:
-		return false, duplicate(rec, found)
-	case state.Head != in.expected:
-		return false, Errorf(StaleHead, "the head of thread %q is %s, not %s; read the thread and append to its head", rec.Thread, state.Head.Shown(), in.expected.Shown()).
-			With("threadId", rec.Thread).With("actualHead", nullable(state.Head))
-	case rec.Parent != in.expected:
-		return false, Errorf(ParentMismatch, "checkpoint %q has parent %s, and the expected head is %s; make them equal", rec.ID, rec.Parent.Shown(), in.expected.Shown()).
-			With("threadId", rec.Thread)
-	}
-	return false, nil
-}
-
-func duplicate(rec, found *Record) error {
-	err := Errorf(DuplicateID, "checkpoint id %q is in use by another checkpoint; choose another one", rec.ID).With("checkpointId", rec.ID)
-	if found.Thread == rec.Thread {
-		err = err.With("threadId", found.Thread)
-	}
-	return err
 }
 
 // nullable is an id for details: null if there is none.

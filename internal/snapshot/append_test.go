@@ -173,7 +173,7 @@ func TestAppend_LooksBeforeItStores(t *testing.T) {
 		want   snapshot.Code
 		trace  string
 		stores bool
-	}{{small, "", "append", true}, {large, snapshot.StaleHead, "state", false}} {
+	}{{small, "", "append", true}, {large, snapshot.StaleHead, "admit", false}} {
 		w.trace, objects.lists = nil, 0
 		_, err := w.Append(t.Context(), snapshot.AppendRequest{Checkpoint: tc.c, ExpectedHeadID: tc.c.Parent, Writer: writer})
 		if tc.want == "" && err != nil || tc.want != "" && !errors.Is(err, tc.want) {

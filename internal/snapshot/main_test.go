@@ -74,6 +74,11 @@ func (c tracedCheckpoints) State(ctx context.Context, id snapshot.ThreadID) (sna
 	return c.Checkpoints.State(ctx, id)
 }
 
+func (c tracedCheckpoints) Admit(ctx context.Context, rec *snapshot.Record, head snapshot.CheckpointID, wr snapshot.Writer) (bool, error) {
+	c.w.note("admit")
+	return c.Checkpoints.Admit(ctx, rec, head, wr)
+}
+
 func (c tracedCheckpoints) Append(ctx context.Context, rec *snapshot.Record, head snapshot.CheckpointID, wr snapshot.Writer) error {
 	c.w.note("append")
 	return c.Checkpoints.Append(ctx, rec, head, wr)

@@ -32,6 +32,9 @@ type Checkpoints interface {
 	// Errors: WriterLost, DuplicateID, StaleHead, ThreadDeleted; Timeout with
 	// detail outcome=unknown if it can't be known.
 	Append(ctx context.Context, rec *Record, expectedHead CheckpointID, w Writer) error
+	// Admit tells what Append would answer, and stores nothing: done if such a
+	// record is there, whoever holds the thread now; else its refusal, if any.
+	Admit(ctx context.Context, rec *Record, expectedHead CheckpointID, w Writer) (done bool, err error)
 	// Fork makes rec the root of an empty thread and rec.Conversation that
 	// thread's conversation, in one commit. It takes and releases the thread's
 	// lease itself when it needs one, waiting at most wait for it. Errors:

@@ -193,6 +193,17 @@ func orderOfFaults(t *testing.T, s Stores) {
 		err := s.Append(t.Context(), Record("t", c.id, c.parent), c.expected, c.w)
 		wantCode(t, err, c.want)
 		noEmptyName(t, err)
+		done, err := s.Admit(t.Context(), Record("t", c.id, c.parent), c.expected, c.w)
+		if wasDone := c.id == "c1" && c.expected == ""; done || wasDone {
+			if !done || !wasDone || err != nil {
+				t.Errorf("admit of %q behind %q: %v, %v", c.id, c.expected, done, err)
+			}
+			continue
+		}
+		wantCode(t, err, c.want)
+	}
+	if done, err := s.Admit(t.Context(), Record("t", "c2", "c1"), "c1", w); done || err != nil {
+		t.Errorf("admit of an append that would be taken: %v, %v", done, err)
 	}
 	other := Record("t", "c1", "")
 	other.Label = "of another save"

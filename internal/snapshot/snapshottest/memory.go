@@ -156,6 +156,32 @@ func (m *Memory) State(ctx context.Context, id snapshot.ThreadID) (snapshot.Thre
 func (m *Memory) Append(ctx context.Context, rec *snapshot.Record, expectedHead snapshot.CheckpointID, w snapshot.Writer) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	found, err := m.record(rec.ID)
+	if err == nil {
+		err = m.refusal(rec, found, expectedHead, w)
+	}
+	if err != nil || found != nil {
+		return err
+	}
+	return m.add(m.thread(rec.Thread), rec)
+}
+
+func (m *Memory) Admit(ctx context.Context, rec *snapshot.Record, expectedHead snapshot.CheckpointID, w snapshot.Writer) (done bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	found, err := m.record(rec.ID)
+	if err != nil {
+		return false, err
+	}
+	again := *rec
+	again.Parent = expectedHead
+	if found != nil && again.Repeats(found) {
+		return true, nil
+	}
+	return false, m.refusal(rec, found, expectedHead, w)
+}
+
+func (m *Memory) refusal(rec, found *snapshot.Record, expectedHead snapshot.CheckpointID, w snapshot.Writer) error {
 	if w.ThreadID != rec.Thread {
 		return snapshot.Errorf(snapshot.WriterLost, "the writer is not of thread %q", rec.Thread).With("threadId", string(rec.Thread))
 	}
@@ -163,10 +189,7 @@ func (m *Memory) Append(ctx context.Context, rec *snapshot.Record, expectedHead 
 		return err
 	}
 	head := m.threads[rec.Thread].Head
-	found, err := m.record(rec.ID)
 	switch {
-	case err != nil:
-		return err
 	case found != nil && rec.Repeats(found) && rec.Parent == expectedHead:
 		return nil
 	case found != nil && found.Thread == rec.Thread:
@@ -178,7 +201,7 @@ func (m *Memory) Append(ctx context.Context, rec *snapshot.Record, expectedHead 
 	case rec.Parent != expectedHead:
 		return snapshot.Errorf(snapshot.ParentMismatch, "checkpoint %q has parent %s, not %s", rec.ID, rec.Parent.Shown(), expectedHead.Shown())
 	}
-	return m.add(m.thread(rec.Thread), rec)
+	return nil
 }
 
 func (m *Memory) add(th *memThread, rec *snapshot.Record) error {
