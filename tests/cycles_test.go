@@ -117,8 +117,10 @@ func TestLeaseCyclesLeaveNothing(t *testing.T) {
 	s.cycle(each)
 	last, readsThen, writesThen := s.counted(counted)
 	after, files := s.stateBucket(), s.stateFiles()
-	if n := 4 * counted * cycleThreads; reads != n || writes != n || readsThen != n || writesThen != n {
-		t.Errorf("%d reads and %d writes of the bucket became %d and %d, want %d", reads, writes, readsThen, writesThen, n)
+	n := 4 * counted * cycleThreads
+	most := n + n/20 // a request without an answer is sent again
+	if min(reads, writes, readsThen, writesThen) < n || max(reads, writes, readsThen, writesThen) > most {
+		t.Errorf("%d reads and %d writes of the bucket became %d and %d, want %d to %d", reads, writes, readsThen, writesThen, n, most)
 	}
 	if after.Msgs != before.Msgs || after.NumSubjects != before.NumSubjects || after.Bytes > before.Bytes+digits*cycleThreads || files > maxFiles {
 		t.Errorf("%d keys of %d messages with %d bytes became %d of %d with %d, in files of %d bytes",

@@ -17,6 +17,10 @@ func about(request, reply any, note func(key, id string)) {
 			note(key, id)
 		}
 	}
+	ids, _ := request.(map[string]string) // what is left of a request that was let go
+	for key, id := range ids {
+		add(key, id)
+	}
 	idsIn(reflect.ValueOf(request), "", add)
 	if r, ok := reply.(checkpointReply); ok {
 		reply = r.checkpoint

@@ -8,6 +8,7 @@ import (
 	"io"
 	"runtime/debug"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -30,6 +31,7 @@ type call struct {
 	maxData  int64 // bytes that fit a reply in base64
 	request  any   // and answer: for the log
 	answer   any
+	release  func() // of the room for a request that came as an object
 	warnings []snapshot.Warning
 	counts   *counters
 	started  time.Time
@@ -100,9 +102,9 @@ func (w *Worker) work(e endpoint, p *pool, t task, c *call) {
 			if err != nil {
 				return nil, err
 			}
-			t, c.request = fetched, fetched.request
+			t, c.request, c.release = fetched, fetched.request, done
 		}
-		reply, err := w.perform(e, p, t, c)
+		reply, err := w.perform(e, p, &t, c)
 		if err != nil {
 			return nil, err
 		}
@@ -116,7 +118,7 @@ func (w *Worker) work(e endpoint, p *pool, t task, c *call) {
 }
 
 // perform runs the task here or on its node, within the request's time.
-func (w *Worker) perform(e endpoint, p *pool, t task, c *call) (reply any, err error) {
+func (w *Worker) perform(e endpoint, p *pool, t *task, c *call) (reply any, err error) {
 	c.timeout = cmp.Or(c.timeout, t.timeout, e.defaultTimeout(t.wait))
 	ctx, cancel := context.WithDeadline(w.base, c.started.Add(c.timeout))
 	defer cancel()
@@ -124,6 +126,7 @@ func (w *Worker) perform(e endpoint, p *pool, t task, c *call) (reply any, err e
 	switch {
 	case err != nil:
 	case node != "":
+		c.letGo(t)
 		reply, err = w.relay(c, node)
 	default:
 		reply, err = p.run(ctx, func(ctx context.Context) (any, error) { return t.run(ctx, c) })
@@ -134,8 +137,22 @@ func (w *Worker) perform(e endpoint, p *pool, t task, c *call) (reply any, err e
 	return reply, err
 }
 
+// letGo forgets a request that came as an object, all but its ids for the log,
+// before it is passed on as the small message that it came with: the other node
+// may have no room for it as long as its own wait for room here.
+func (c *call) letGo(t *task) {
+	if c.release == nil {
+		return
+	}
+	ids := map[string]string{}
+	about(c.request, nil, func(key, id string) { ids[key] = id })
+	*t, c.request = task{}, ids
+	c.release()
+}
+
 // unclaim fetches a request that was put as an object. It may be large, and
-// stays in memory until done is called: all of them together have a bound.
+// stays in memory until done is called, once or more often: all of them together
+// have a bound.
 func (w *Worker) unclaim(e endpoint, claim string) (t task, done func(), err error) {
 	done = func() {}
 	ctx, cancel := context.WithTimeout(w.base, claimTimeout)
@@ -149,10 +166,13 @@ func (w *Worker) unclaim(e endpoint, claim string) (t task, done func(), err err
 		return t, done, snapshot.Errorf(snapshot.PayloadTooLarge, "the request %q has more than %d bytes; send less at a time", claim, maxClaim)
 	}
 	if err := w.claims.Acquire(ctx, size); err != nil {
+		if w.base.Err() != nil {
+			return t, done, w.base.Err()
+		}
 		return t, done, snapshot.Errorf(snapshot.Busy, "the worker has as many large requests as it takes; send this one again after retryAfterMs").
 			With("retryAfterMs", 1000).Because(err)
 	}
-	done = func() { w.claims.Release(size) }
+	done = sync.OnceFunc(func() { w.claims.Release(size) })
 	t, err = read(e, claim, body, size)
 	return t, done, err
 }

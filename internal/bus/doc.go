@@ -9,7 +9,7 @@
 // and the light one (reads, small writes) are apart, so that reads never wait
 // behind saves; acquires have a pool of their own, and saves and forks that wait
 // for a lease are admitted by it and give their running slot to others, so that
-// those that wait never stand in the way of the holder. A relayed request takes no running
-// slot here, so that two nodes that relay to each other can't wait for each
-// other.
+// those that wait, up to 512, never stand in the way of the holder. A relayed
+// request takes no running slot here, nor room for what came as an object, so
+// that two nodes that relay to each other can't wait for each other.
 package bus

@@ -39,7 +39,7 @@ func (w *Worker) acceptRelayed(r micro.Request) {
 }
 
 // elsewhere names the other node that must run the task, or "".
-func (w *Worker) elsewhere(ctx context.Context, t task, c *call) (snapshot.NodeName, error) {
+func (w *Worker) elsewhere(ctx context.Context, t *task, c *call) (snapshot.NodeName, error) {
 	if t.node == nil || c.relayed {
 		return "", nil
 	}

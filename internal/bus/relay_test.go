@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"sandkeep/internal/bus"
 	"sandkeep/internal/snapshot"
 )
 
@@ -118,6 +119,45 @@ func TestRelay_NodeSubject(t *testing.T) {
 		if _, err := w.ask(t, name, `{}`); !errors.Is(err, snapshot.BadRequest) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A large request that was passed on takes no room here while the other node is
+// at work, so that two nodes that pass many to each other don't wait for each other.
+func TestRelay_ClaimsTakeNoRoom(t *testing.T) {
+	const most = 3
+	var near atomic.Int32
+	w := newWorld(t, onNode(&near, far), func(o *bus.Options) { o.Transfer, o.ClaimBytes = newUploads(fmt.Sprintf(saveOf, "t")), 100 })
+	asked := make(chan *nats.Msg, most)
+	other := connect(t, w.server)
+	if _, err := other.ChanSubscribe("sandbox.node."+snapshot.EscapeToken(string(far))+".>", asked); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	const claim = `{"$object":"sandbox-uploads/x"}`
+	var replies []<-chan error
+	for range most {
+		replies = append(replies, w.askLater(t, "snapshot.save", claim))
+	}
+	eventually(t, "all of them at the other node", func() bool { return len(asked) == most })
+	for range most {
+		msg := <-asked
+		if string(msg.Data) != claim {
+			t.Errorf("passed on %s", msg.Data)
+		}
+		if err := msg.Respond([]byte(`{}`)); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, r := range replies {
+		if err := <-r; err != nil {
+			t.Error(err)
+		}
+	}
+	if lines := strings.Count(w.log.String(), `"thread":"t"`); lines != most {
+		t.Errorf("%d lines of the log have the thread, want %d: %s", lines, most, w.log)
 	}
 }
 

@@ -298,10 +298,17 @@ func TestClaimCheck(t *testing.T) {
 }
 
 // uploads are requests of 100 bytes.
-type uploads struct{ bus.Transfer }
+type uploads struct {
+	bus.Transfer
+	request string
+	opened  *atomic.Int32
+}
 
-func (uploads) OpenUpload(context.Context, string) (io.ReadCloser, int64, error) {
-	return io.NopCloser(strings.NewReader(fmt.Sprintf("%-100s", `{"threadId":"t"}`))), 100, nil
+func newUploads(request string) uploads { return uploads{request: request, opened: new(atomic.Int32)} }
+
+func (u uploads) OpenUpload(context.Context, string) (io.ReadCloser, int64, error) {
+	u.opened.Add(1)
+	return io.NopCloser(strings.NewReader(fmt.Sprintf("%-100s", u.request))), 100, nil
 }
 
 // Requests that travel as objects are large: few are in memory at once, however
@@ -316,7 +323,7 @@ func TestClaimCheck_FewAtOnce(t *testing.T) {
 			return &snapshot.LoadThreadReply{}, nil
 		},
 		head: func(context.Context, snapshot.ThreadRequest) (snapshot.CheckpointID, error) { return "c", nil },
-	}, func(o *bus.Options) { o.Transfer, o.ClaimBytes = uploads{}, most*100+99 })
+	}, func(o *bus.Options) { o.Transfer, o.ClaimBytes = newUploads(`{"threadId":"t"}`), most*100+99 })
 	var replies []<-chan error
 	for range asked {
 		replies = append(replies, w.askLater(t, "thread.load", `{"$object":"sandbox-uploads/x"}`))
@@ -521,6 +528,27 @@ func TestStop_GivesUp(t *testing.T) {
 	}
 	if err := <-one; err == nil || !strings.Contains(err.Error(), string(snapshot.Canceled)) {
 		t.Errorf("the save: %v", err)
+	}
+}
+
+// So is what waits for others to be gone from memory.
+func TestStop_GivesUpClaims(t *testing.T) {
+	g, u := &gate{open: make(chan struct{})}, newUploads(fmt.Sprintf(saveOf, "t"))
+	w := newWorld(t, &service{save: g.save}, func(o *bus.Options) { o.Transfer, o.ClaimBytes = u, 100 })
+	var saves []<-chan error
+	for range 3 {
+		saves = append(saves, w.askLater(t, "snapshot.save", `{"$object":"sandbox-uploads/x"}`))
+	}
+	eventually(t, "a running save and two that wait", func() bool { return g.waiting.Load() == 1 && u.opened.Load() == 3 })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.worker.Stop(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("stop: %v", err)
+	}
+	for _, s := range saves {
+		if err := <-s; err == nil || !strings.Contains(err.Error(), string(snapshot.Canceled)) {
+			t.Errorf("a save: %v", err)
+		}
 	}
 }
 

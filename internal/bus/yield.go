@@ -104,7 +104,7 @@ func (y yieldLeases) Lock(ctx context.Context, name snapshot.LockName, wait time
 }
 
 // YieldCheckpoints is YieldLeases for forks, which wait for the lease by
-// themselves. A fork is small: it needs no turn afterwards.
+// themselves.
 func YieldCheckpoints(c snapshot.Checkpoints) snapshot.Checkpoints { return yieldCheckpoints{c} }
 
 type yieldCheckpoints struct{ snapshot.Checkpoints }
@@ -113,5 +113,7 @@ func (y yieldCheckpoints) Fork(ctx context.Context, rec *snapshot.Record, wait t
 	if wait > 0 {
 		slotOf(ctx).leave()
 	}
-	return y.Checkpoints.Fork(ctx, rec, wait)
+	err := y.Checkpoints.Fork(ctx, rec, wait)
+	_ = slotOf(ctx).take(ctx) // the reply may be large; after the commit no error counts
+	return err
 }

@@ -82,19 +82,23 @@ var waits = map[string]func(context.Context, *held) (snapshot.Millis, error){
 	},
 }
 
-// Who waits for a lease, lock or destination keeps no other request from running.
+// Who waits for a lease, lock or destination keeps no other request from running,
+// and goes on when it has its turn again.
 func TestYield(t *testing.T) {
 	for name, wait := range waits {
 		t.Run(name, func(t *testing.T) {
-			h := newHeld()
+			const waiters = 3
+			h, inside, open := newHeld(), make(chan struct{}, waiters), make(chan struct{})
 			w := newWorld(t, &service{save: func(ctx context.Context, r snapshot.SaveRequest) (*snapshot.Checkpoint, []snapshot.Warning, error) {
 				if r.ThreadID != "t" {
 					return &snapshot.Checkpoint{ID: "c"}, nil, nil
 				}
 				_, err := wait(ctx, h)
+				inside <- struct{}{}
+				<-open
 				return &snapshot.Checkpoint{ID: "c"}, nil, err
-			}}, func(o *bus.Options) { o.Heavy = bus.Limits{Running: 1} })
-			const waiters = 3
+			}, head: func(context.Context, snapshot.ThreadRequest) (snapshot.CheckpointID, error) { return "c", nil }},
+				func(o *bus.Options) { o.Heavy = bus.Limits{Running: 1} })
 			var replies []<-chan error
 			for range waiters {
 				replies = append(replies, w.askLater(t, "snapshot.save", `{"threadId":"t","runId":"r","waitMs":60000}`))
@@ -104,6 +108,14 @@ func TestYield(t *testing.T) {
 			}
 			w.mustAsk(t, "snapshot.save", `{"threadId":"other","runId":"r"}`)
 			close(h.freed)
+			<-inside
+			for range 20 { // others had the time to come in as well
+				w.mustAsk(t, "checkpoint.head", `{"threadId":"t"}`)
+			}
+			if len(inside) > 0 {
+				t.Error("more run at once than may")
+			}
+			close(open)
 			for _, r := range replies {
 				if err := <-r; err != nil {
 					t.Error(err)

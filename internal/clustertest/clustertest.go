@@ -63,8 +63,8 @@ func writeConfigs(dir, more string) (paths []string, err error) {
 	return paths, nil
 }
 
-// FreeAddress is one that nothing listens on, and that the system gives to
-// nobody in the time until a server does.
+// FreeAddress is one that nothing listens on, and that the system does not give
+// to outgoing connections.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	at, err := freeAddress()

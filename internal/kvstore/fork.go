@@ -108,6 +108,8 @@ func (a *appending) resolveFree(ctx context.Context, created thread) error {
 			return err
 		case th.seq == created.seq:
 			return a.commit(ctx, created) // the same again; it stays unresolved until it is answered
+		case th.exists && th.seq < created.seq: // of an earlier life of the thread
+			return errStale
 		}
 		return a.lookFree(ctx, th)
 	})

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"sandkeep/internal/kvstore"
@@ -192,5 +193,67 @@ func TestFull_Together(t *testing.T) {
 	}
 	if w.reserve(t) == 0 {
 		t.Fatal("the reserve is gone")
+	}
+}
+
+// One deletion finds no reserve while another has it, and has no room when it is
+// back: it takes it then.
+func TestFull_BackMeanwhile(t *testing.T) {
+	w, s, h := fullWorld(t)
+	taken, release, done := make(chan bool), make(chan bool), make(chan error, 1)
+	other := w.open(t, options().Through(before("reserve", 1, func() { close(taken); <-release })))
+	looks := beforeRead(kvstore.ReserveKey, 1, func() {
+		go func() { _, err := other.DeleteThread(context.WithoutCancel(t.Context()), "t"); done <- err }()
+		select {
+		case <-taken:
+		case err := <-done:
+			t.Fatal("the other deletion made no reserve", err)
+		}
+	})
+	writes := before("artifact", 2, func() {
+		close(release)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		w.fill(t, s, "m")
+	})
+	through := func(next kvstore.Round) kvstore.Round { return looks(writes(next)) }
+	if err := deletions(w.open(t, options().Through(through)), h)["artifact of the root"](t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if w.reserve(t) == 0 {
+		t.Fatal("the reserve is gone")
+	}
+}
+
+// A deletion that has no room whatever it gives up leaves the reserve as it was,
+// also if others make it again and again.
+func TestFull_Stays(t *testing.T) {
+	const most = 50
+	for name, again := range map[string]bool{"alone": false, "reserve made again": true} {
+		t.Run(name, func(t *testing.T) {
+			w, s, _ := fullWorld(t)
+			held, purges := w.reserve(t), 0
+			through := func(next kvstore.Round) kvstore.Round {
+				return func(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+					if kindOf(keyOf(m)) == "thread" {
+						return &nats.Msg{Data: []byte(`{"error":{"code":503,"err_code":10047,"description":"insufficient resources"}}`)}, nil
+					}
+					r, err := next(ctx, m)
+					if keyOf(m) == "purge-"+kvstore.ReserveKey {
+						if purges++; again && purges < most {
+							_, err2 := w.kv(t).Put(ctx, kvstore.ReserveKey, make([]byte, held))
+							err = errors.Join(err, err2)
+						}
+					}
+					return r, err
+				}
+			}
+			_, err := w.open(t, options().Through(through)).DeleteThread(t.Context(), "t")
+			wantCode(t, err, snapshot.StoreFull)
+			if now := w.reserve(t); now != held || purges == 0 || purges == most || len(chain(t, s, "t")) != 2 {
+				t.Fatalf("the reserve is %d bytes, was %d, after it was given up %d times", now, held, purges)
+			}
+		})
 	}
 }

@@ -17,6 +17,7 @@ const (
 	minReserve = 512 // less is of no use
 	perMessage = 64  // what a server adds to a message at most
 	maxReserve = 64 << 10
+	maxTakes   = 16 // looks at the reserve of one write: others may take the room each time
 )
 
 // reserveSize is the reserve of a bucket with a limit, or with none of its own.
@@ -31,24 +32,29 @@ func reserveSize(maxBytes int64) int {
 // place of the reserve.
 func (s *Store) putFreeing(ctx context.Context, w write) (uint64, error) {
 	seq, err := s.kv.put(ctx, w)
-	if !errors.Is(err, snapshot.StoreFull) {
-		return seq, err
-	}
-	for {
-		held, readErr := s.kv.get(ctx, reserveKey)
-		if readErr != nil {
-			return 0, err
+	room, gone := 0, 0
+	for try := 0; errors.Is(err, snapshot.StoreFull) && gone < 2 && try < maxTakes; try++ { // who took the reserve may be about to make it again
+		held, failed := s.kv.get(ctx, reserveKey)
+		if failed != nil {
+			break
 		}
-		purgeErr := s.kv.purge(ctx, reserveKey, held.seq)
-		seq, err = s.kv.put(ctx, w)
-		if beaten := errors.Is(err, snapshot.StoreFull) && held.live && purgeErr == nil; beaten {
-			continue // somebody else took the room
+		if gone++; held.live {
+			room, gone = max(room, len(held.value)), 0
+			failed = s.kv.purge(ctx, reserveKey, held.seq)
+		}
+		if seq, err = s.kv.put(ctx, w); failed != nil {
+			break
+		}
+	}
+	if room > 0 {
+		if !errors.Is(err, snapshot.StoreFull) {
+			room -= s.kv.message(w).Size() + perMessage
 		}
 		late, done := s.cleanup(ctx)
 		defer done()
-		s.kv.fillReserve(late, len(held.value)-s.kv.message(w).Size()-perMessage)
-		return seq, err
+		s.kv.fillReserve(late, room)
 	}
+	return seq, err
 }
 
 // putThreadFreeing is putThread for what frees room.

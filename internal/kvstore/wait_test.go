@@ -121,7 +121,7 @@ func TestRenew_AcknowledgedTooLate(t *testing.T) {
 	s := w.open(t, options().Clock(func() time.Time { return now.Add(time.Duration(slept.Load())) }).Through(through))
 	wr := acquire(t, s, "t")
 	slept.Store(int64(kvstore.DefaultLease - 1500*time.Millisecond))
-	if _, err := s.Renew(t.Context(), wr); err != nil || puts.Load() != 2 {
+	if _, err := s.Renew(t.Context(), wr); err != nil || puts.Load() < 2 {
 		t.Fatalf("%d renewals, %v", puts.Load(), err)
 	}
 }

@@ -116,7 +116,7 @@ func (d *destination) prepare() (s *stage, err error) {
 		for _, r := range d.roots[1:] {
 			_ = r.Close()
 		}
-		d.roots, d.made = d.roots[:1], 0
+		d.roots, d.made, d.mode = d.roots[:1], 0, snapshot.DefaultDirMode
 	}
 	return nil, err
 }

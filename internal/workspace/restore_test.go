@@ -75,6 +75,51 @@ func TestRestore_KeepsTheModeOfItsDestination(t *testing.T) {
 	}
 }
 
+// A destination that goes away with its parents while the restore begins, which
+// then begins anew, is a new one.
+func TestRestore_ForgetsTheModeOfADestinationThatIsGone(t *testing.T) {
+	b := newBench(t)
+	b.write("f", "1")
+	tree, _ := b.capture(snapshot.Policy{})
+	for i := range 20 { // until the directories go at the right moment
+		parent := fmt.Sprintf("p%d", i)
+		if gone := restoreAsParentGoes(t, b, parent, tree); !gone {
+			continue
+		}
+		if info, err := os.Stat(b.restored(parent + "/dest")); err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("the new directory has mode %v: %v", info.Mode(), err)
+		}
+		return
+	}
+	t.Fatal("the parent never went away in time")
+}
+
+// restoreAsParentGoes restores to parent/dest, which is there at first, and says
+// whether it took both away between the look at them and the making of a stage:
+// while the stage of a dead restore, which is large, is being removed.
+func restoreAsParentGoes(t *testing.T, b *bench, parent string, tree *memTree) (gone bool) {
+	dir := b.restored(parent)
+	dest, stale := filepath.Join(dir, "dest"), filepath.Join(dir, stagingPrefix+"stale")
+	must(t, os.MkdirAll(dest, 0o700))
+	must(t, os.Mkdir(stale, 0o700))
+	for i := range 3000 {
+		must(t, os.WriteFile(filepath.Join(stale, fmt.Sprint(i)), nil, 0o600))
+	}
+	must(t, os.Chtimes(stale, time.Time{}, time.Unix(1, 0)))
+	done := make(chan error, 1)
+	go func() { done <- b.restore(parent+"/dest", tree) }()
+	until(t, func() bool {
+		info, err := os.Stat(stale)
+		return err != nil || info.ModTime().Unix() != 1
+	})
+	_ = os.Rename(stale, b.restored("elsewhere-"+parent))
+	gone = os.Remove(dest) == nil && os.Remove(dir) == nil
+	if err := <-done; gone {
+		must(t, err)
+	}
+	return gone
+}
+
 func TestRestore_Destinations(t *testing.T) {
 	b := newBench(t)
 	b.write("f", "1")
