@@ -316,6 +316,8 @@ func refusal(e *jetstream.APIError) error {
 		return snapshot.Errorf(snapshot.PayloadTooLarge, "the record is larger than the state bucket takes; raise the bucket's maximum value size").Because(e)
 	case 10004, 10005, 10006, 10007, 10008, 10009, 10010, 10118, 10167: // too few servers yet, no leader, offline, too many requests
 		return fmt.Errorf("%w: %w", errBusy, e)
+	case 10074:
+		return snapshot.Errorf(snapshot.BadRequest, "a server without a cluster keeps no replicas; start the cluster, or give --replicas 1").Because(e)
 	case 10059:
 		return snapshot.Errorf(snapshot.StoreUnavailable, "the state bucket is gone; run `agent init`").Because(e)
 	case 10035, 10039, 10076:

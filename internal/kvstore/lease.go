@@ -84,13 +84,12 @@ func hashToken(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// leaseSeconds rounds a lease duration up to whole seconds and checks it.
+// leaseSeconds checks a lease duration and rounds it up to whole seconds.
 func leaseSeconds(d, least time.Duration) (time.Duration, error) {
-	rounded := (d + time.Second - 1).Truncate(time.Second)
-	if rounded < least || rounded > MaxLease {
-		return 0, snapshot.Errorf(snapshot.BadRequest, "a lease of %v is not between %v and %v", d, least, MaxLease)
+	if d < least || d > MaxLease {
+		return 0, snapshot.Errorf(snapshot.BadRequest, "a lease of %v is not between %v and %v", d.Truncate(time.Millisecond), least, MaxLease)
 	}
-	return rounded, nil
+	return (d + time.Second - 1).Truncate(time.Second), nil
 }
 
 func (s *Store) readLease(ctx context.Context, t target) (lease, error) {

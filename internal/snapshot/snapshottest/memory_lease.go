@@ -81,13 +81,12 @@ func (m *Memory) release(name, token string, fence uint64) {
 	}
 }
 
-// leaseSeconds rounds a lease duration up to whole seconds and checks it.
+// leaseSeconds checks a lease duration and rounds it up to whole seconds.
 func leaseSeconds(d time.Duration) (time.Duration, error) {
-	rounded := (d + time.Second - 1).Truncate(time.Second)
-	if rounded < 3*time.Second || rounded > 600*time.Second {
+	if d < 3*time.Second || d > 600*time.Second {
 		return 0, snapshot.Errorf(snapshot.BadRequest, "a lease of %v is not between 3s and 10m", d)
 	}
-	return rounded, nil
+	return (d + time.Second - 1).Truncate(time.Second), nil
 }
 
 func (m *Memory) Acquire(ctx context.Context, id snapshot.ThreadID, wait time.Duration) (snapshot.Lease, error) {
