@@ -30,6 +30,7 @@ type Worker struct {
 	Lease       time.Duration `default:"30s" help:"Time to live of writer leases, 3s to 10m, whole seconds (default: 30s)."`
 	Config      string        `type:"path" placeholder:"FILE" help:"Sandbox definitions, a JSON file."`
 	Drain       time.Duration `default:"30s" help:"How long requests in work may take to end after SIGTERM (default: 30s)."`
+	Profiling
 	Policy
 }
 

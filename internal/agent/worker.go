@@ -141,6 +141,11 @@ func found[S any](ctx context.Context, open func() (S, error)) (S, error) {
 // Serve answers requests until ctx ends, then takes no new ones, finishes those
 // that it has within --drain and closes the connection.
 func (s *Setup) Serve(ctx context.Context, l Link, forbidden ...string) error {
+	profiles, stopProfiles, err := s.flags.serveProfiles()
+	if err != nil {
+		return err
+	}
+	defer stopProfiles()
 	closed, back := l.Conn.StatusChanged(nats.CLOSED), l.Conn.StatusChanged(nats.CONNECTED)
 	worker, err := s.Start(ctx, l, forbidden...)
 	if err != nil && ctx.Err() != nil {
@@ -148,6 +153,9 @@ func (s *Setup) Serve(ctx context.Context, l Link, forbidden ...string) error {
 	}
 	if err != nil {
 		return err
+	}
+	if profiles != "" {
+		s.Log.Warn().Str("url", "http://"+profiles+"/debug/pprof/").Msg("profiles are served")
 	}
 	s.Log.Info().Str("url", l.URL).Str("node", s.flags.Node).Str("version", Version).
 		Str("sandboxRoot", s.flags.SandboxRoot).Str("restoreRoot", s.flags.RestoreRoot).Msg("ready")
