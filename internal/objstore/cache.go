@@ -15,10 +15,10 @@ const maxLoads = 2
 // pack once however many ask for it.
 type packCache struct {
 	load  func(context.Context, snapshot.Digest) ([]byte, error)
+	room  func() int64 // how many bytes it may have now
 	slots chan struct{}
 
 	mu      sync.Mutex // guards what follows
-	budget  int64
 	used    int64
 	order   *list.List // of *cachedPack, newest first
 	packs   map[snapshot.Digest]*list.Element
@@ -37,9 +37,9 @@ type flight struct {
 	err  error
 }
 
-func newPackCache(budget int64, load func(context.Context, snapshot.Digest) ([]byte, error)) *packCache {
+func newPackCache(room func() int64, load func(context.Context, snapshot.Digest) ([]byte, error)) *packCache {
 	return &packCache{
-		load: load, slots: make(chan struct{}, maxLoads), budget: budget, order: list.New(),
+		load: load, slots: make(chan struct{}, maxLoads), room: room, order: list.New(),
 		packs: map[snapshot.Digest]*list.Element{}, flights: map[snapshot.Digest]*flight{},
 	}
 }
@@ -98,7 +98,20 @@ func (c *packCache) fly(ctx context.Context, name snapshot.Digest, f *flight) {
 		c.packs[name] = c.order.PushFront(&cachedPack{name, f.data})
 		c.used += int64(len(f.data))
 	}
-	for c.used > c.budget {
+	c.fit()
+}
+
+// shrink makes the cache fit into its room again.
+func (c *packCache) shrink() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fit()
+}
+
+// fit drops the oldest packs, never the newest: whoever loaded it goes on
+// reading in it, and would load it anew for each page.
+func (c *packCache) fit() {
+	for room := c.room(); c.used > room && c.order.Len() > 1; {
 		c.removeOldest()
 	}
 }

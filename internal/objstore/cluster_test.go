@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -78,13 +79,10 @@ func TestCluster_StepDowns(t *testing.T) {
 		}
 	}
 	s := open(t, js)
-	writes, downs := 0, 0
+	var writes, downs atomic.Int64 // several packs may be on their way
 	s.Intercept(func(ctx context.Context, msg *nats.Msg, send objstore.Send) (*nats.Msg, error) {
-		if isWrite(msg) {
-			writes++
-		}
-		if isWrite(msg) && writes%3 == 0 {
-			downs++
+		if isWrite(msg) && writes.Add(1)%3 == 0 {
+			downs.Add(1)
 			for _, bucket := range []string{packs, artifacts} {
 				_, _ = js.Conn().RequestWithContext(ctx, "$JS.API.STREAM.LEADER.STEPDOWN.OBJ_"+bucket, nil)
 			}
@@ -103,7 +101,7 @@ func TestCluster_StepDowns(t *testing.T) {
 	list, _ := snapshottest.WriteTree(t, s, snapshot.List{}, files)
 	s.ForgetCache()
 	checkTree(t, s, list, files)
-	if downs < 4 {
-		t.Errorf("only %d times", downs)
+	if downs.Load() < 4 {
+		t.Errorf("only %d times", downs.Load())
 	}
 }

@@ -30,10 +30,15 @@ func (d *decoder) fail() {
 	d.err, d.buf = errPage, nil
 }
 
-// uvarint reads a number of at most limit.
+// uvarint reads a number of at most limit, in its shortest spelling.
 func (d *decoder) uvarint(limit uint64) uint64 {
+	if len(d.buf) > 0 && d.buf[0] < 0x80 && uint64(d.buf[0]) <= limit {
+		v := d.buf[0]
+		d.buf = d.buf[1:]
+		return uint64(v)
+	}
 	v, n := binary.Uvarint(d.buf)
-	if n <= 0 || v > limit {
+	if n <= 0 || v > limit || n > 1 && d.buf[n-1] == 0 {
 		d.fail()
 		return 0
 	}

@@ -22,15 +22,15 @@ type rowKind[T any] struct {
 
 var entryRows = rowKind[snapshot.Entry]{
 	encode: encodeEntries,
-	weight: entryWeight,
+	weight: func(e snapshot.Entry) int { return entryWeight(len(e.Path), len(e.Target), len(e.Pieces)) },
 	key:    func(e snapshot.Entry) []byte { return []byte(e.Path) },
 	first:  func(e snapshot.Entry) string { return e.Path },
 }
 
-func entryWeight(e snapshot.Entry) int {
-	n := 96 + len(e.Path) + len(e.Target)
-	if len(e.Pieces) > 1 { // each with its length, digest and perhaps a pack of its own
-		n += 80 * len(e.Pieces)
+func entryWeight(path, target, pieces int) int {
+	n := 96 + path + target
+	if pieces > 1 { // each with its length, digest and perhaps a pack of its own
+		n += 80 * pieces
 	}
 	return n
 }
@@ -49,15 +49,16 @@ var itemRows = rowKind[[]byte]{
 	first:  func([]byte) string { return "" },
 }
 
-func newEntryRows(w *listWriter) inlineOr[snapshot.Entry] {
-	return inlineOr[snapshot.Entry]{cutter: cutter[snapshot.Entry]{kind: entryRows, out: w.page}}
+// pages makes rows a page of the list.
+func pages[T any](w *listWriter, kind rowKind[T]) func([]T) error {
+	return func(rows []T) error { return w.page(kind.encode(rows), kind.first(rows[0])) }
 }
 
 // cutter collects rows into pages that end where the rows themselves say so,
 // so that a change leaves the pages before and after it as they were.
 type cutter[T any] struct {
 	kind rowKind[T]
-	out  func(page []byte, first string) error
+	out  func(rows []T) error // takes a page; it must not keep the rows
 	rows []T
 	size int
 }
@@ -71,11 +72,16 @@ func (c *cutter[T]) add(row T) error {
 	}
 	c.rows = append(c.rows, row)
 	c.size += weight
-	sum := sha256.Sum256(c.kind.key(row))
-	if endsHere(binary.BigEndian.Uint64(sum[:]), weight, pageAim) {
+	if pageEnds(c.kind.key(row), weight) {
 		return c.close()
 	}
 	return nil
+}
+
+// pageEnds reports whether a page ends after the row, whatever is before it.
+func pageEnds(key []byte, weight int) bool {
+	sum := sha256.Sum256(key)
+	return endsHere(binary.BigEndian.Uint64(sum[:]), weight, pageAim)
 }
 
 // close ends the page that was begun.
@@ -83,8 +89,8 @@ func (c *cutter[T]) close() error {
 	if len(c.rows) == 0 {
 		return nil
 	}
-	page, first := c.kind.encode(c.rows), c.kind.first(c.rows[0])
+	err := c.out(c.rows)
 	clear(c.rows)
 	c.rows, c.size = c.rows[:0], 0
-	return c.out(page, first)
+	return err
 }

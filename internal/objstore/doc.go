@@ -31,6 +31,22 @@
 // Where it ends follows from the digest of its last content, so equal trees
 // make equal packs. Larger contents are cut by FastCDC first.
 //
+// # Saves upon a parent
+//
+// A tree writer goes through the parent's pages beside the entries that it
+// gets. A page whose rows all came as they were, between page ends, is taken
+// over by its reference; only pages with a difference are spelled anew, and come
+// out as a writer without a parent would make them. Contents that are not at
+// their path any more are found by digest, through an index that is made when
+// the first of them is asked for. Every pack that is referred to again was asked
+// for first: what lies in a lost one counts as unknown, is read and stored anew.
+//
+// # Memory
+//
+// All saves and reads of a Store share one budget. A save takes its share when
+// it fills the first large pack, and waits for it; packs are compressed in
+// their own buffer. The cache of unpacked packs has what the saves leave.
+//
 // # Loose blobs
 //
 // A client that captures by itself puts each content as an object of its own,

@@ -50,67 +50,27 @@ func appendFile(body []byte, table *packTable, e snapshot.Entry) []byte {
 
 // decodeEntries reads a manifest page, which may come from anywhere.
 func decodeEntries(page []byte) ([]snapshot.Entry, error) {
-	d := &decoder{buf: page}
-	packs, n := d.table(entryPage)
-	entries := make([]snapshot.Entry, 0, min(n, 1024))
-	before := ""
-	for range n {
-		e := d.entry(before, packs)
-		if d.err != nil {
-			return nil, d.err
+	r := readRows(page)
+	entries := make([]snapshot.Entry, 0, min(r.left, 1024))
+	for r.next() {
+		e := r.row.entry()
+		if r.row.pieces > 0 {
+			e.Pieces = make([]snapshot.Piece, 0, r.row.pieces)
 		}
-		if e.Path <= before || checkEntry(e) != nil {
+		r.eachPiece(func(p rowPiece) {
+			e.Pieces = append(e.Pieces, snapshot.Piece{
+				Digest: snapshot.Digest(p.digest), Pack: r.packs[p.pack], Offset: p.offset, Length: p.length,
+			})
+		})
+		if checkEntry(e) != nil {
 			return nil, errPage
 		}
 		entries = append(entries, e)
-		before = e.Path
 	}
-	if d.err != nil {
-		return nil, d.err
+	if r.err != nil {
+		return nil, r.err
 	}
-	return entries, d.exact(page, encodeEntries(entries))
-}
-
-func (d *decoder) entry(before string, packs []snapshot.Digest) (e snapshot.Entry) {
-	e.Path = d.text(before, snapshot.MaxPathBytes)
-	e.Kind = snapshot.EntryKind(d.byte())
-	switch e.Kind {
-	case snapshot.KindFile:
-		d.file(&e, packs)
-	case snapshot.KindDir:
-		e.Mode = uint16(d.uvarint(0o777))
-	case snapshot.KindSymlink:
-		e.Target = d.text("", snapshot.MaxPathBytes)
-	default:
-		d.fail()
-	}
-	return e
-}
-
-func (d *decoder) file(e *snapshot.Entry, packs []snapshot.Digest) {
-	e.Mode = uint16(d.uvarint(0o777))
-	if b := d.take(8); b != nil {
-		e.Mtime = int64(binary.BigEndian.Uint64(b))
-	}
-	e.Size = d.size()
-	if e.Size == 0 {
-		e.Digest = emptyDigest
-		return
-	}
-	e.Digest = d.digest()
-	n := d.count(2)
-	if n == 1 {
-		p := d.place(packs)
-		p.Digest, p.Length = e.Digest, e.Size
-		e.Pieces = []snapshot.Piece{p}
-		return
-	}
-	for ; n > 0 && d.err == nil; n-- {
-		p := d.place(packs)
-		p.Length = int64(d.uvarint(maxContent))
-		p.Digest = d.digest()
-		e.Pieces = append(e.Pieces, p)
-	}
+	return entries, nil
 }
 
 // checkEntry refuses what no manifest may hold. Errors: InvalidPath, InvalidEntry.

@@ -29,13 +29,13 @@ func (s *Store) Intercept(fault func(ctx context.Context, msg *nats.Msg, send Se
 func (s *Store) LimitEntry(bytes int) { s.maxEntry = bytes }
 
 // ForgetCache makes the next reads ask the server again.
-func (s *Store) ForgetCache() { s.cache = newPackCache(s.cache.budget, s.loadPack) }
+func (s *Store) ForgetCache() { s.cache = newPackCache(s.cache.room, s.loadPack) }
 
 // CountLoads counts the packs that are fetched from now on.
 func (s *Store) CountLoads() func() int {
 	var mu sync.Mutex
 	n := 0
-	s.cache = newPackCache(s.cache.budget, func(ctx context.Context, d snapshot.Digest) ([]byte, error) {
+	s.cache = newPackCache(s.cache.room, func(ctx context.Context, d snapshot.Digest) ([]byte, error) {
 		mu.Lock()
 		n++
 		mu.Unlock()
@@ -87,6 +87,11 @@ func Unpack(stored []byte) ([]byte, error) {
 	return unpack(dec, stored)
 }
 
+// Squeeze compresses a pack's bytes as a save does.
+func (s *Store) Squeeze(ctx context.Context, data []byte) ([]byte, error) {
+	return s.squeeze(ctx, append(make([]byte, packRoom, packRoom+len(data)), data...))
+}
+
 // Zip compresses any amount of bytes.
 func Zip(data []byte) []byte {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
@@ -95,4 +100,30 @@ func Zip(data []byte) []byte {
 	}
 	defer enc.Close()
 	return enc.EncodeAll(data, nil)
+}
+
+// Plain writes a manifest without a parent.
+func (s *Store) Plain(ctx context.Context, entries []snapshot.Entry) (snapshot.List, error) {
+	w, err := s.newListWriter(ctx, snapshot.List{})
+	if err != nil {
+		return snapshot.List{}, err
+	}
+	rows := inlineOr[snapshot.Entry]{cutter: cutter[snapshot.Entry]{kind: entryRows, out: pages(w, entryRows)}}
+	for _, e := range entries {
+		if err := rows.add(e); err != nil {
+			return snapshot.List{}, err
+		}
+	}
+	return rows.finish(w, int64(len(entries)))
+}
+
+// Leaves are the pages of a manifest.
+func (s *Store) Leaves(ctx context.Context, list snapshot.List) (refs []snapshot.PageRef, err error) {
+	err = s.leaves(ctx, list, pathRange{}, func(ref snapshot.PageRef, leaf bool) (bool, error) {
+		if leaf {
+			refs = append(refs, ref)
+		}
+		return true, nil
+	})
+	return refs, err
 }

@@ -137,7 +137,8 @@ func (s *Store) writeEntries(ctx context.Context, entries []snapshot.Entry, in p
 	if err != nil {
 		return snapshot.List{}, err
 	}
-	rows := newEntryRows(w)
+	defer w.packs.memory.giveBack()
+	rows := inlineOr[snapshot.Entry]{cutter: cutter[snapshot.Entry]{kind: entryRows, out: pages(w, entryRows)}}
 	for _, e := range entries {
 		e.Pieces = in.pieces(e)
 		if err = rows.add(e); err != nil {

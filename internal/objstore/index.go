@@ -2,22 +2,17 @@ package objstore
 
 import (
 	"context"
-	"fmt"
-	"iter"
-	"maps"
-	"sync/atomic"
-
-	"golang.org/x/sync/errgroup"
+	"encoding/binary"
 
 	"sandkeep/internal/snapshot"
 )
 
-// maxKnown bounds the contents that a tree writer remembers.
+// maxKnown bounds the contents that a tree writer remembers, of its own and of
+// the parent, to a page.
 const maxKnown = 256 << 10
 
-// index finds contents that are stored already, or on their way, by digest. It
-// forgets the oldest when it is full: those of the parent come first, in the
-// order in which the new tree asks for them.
+// index finds contents that this save has stored, by digest. It forgets the
+// oldest when it is full.
 type index struct {
 	contents map[snapshot.Digest]known
 	order    []snapshot.Digest // a ring, once it is full
@@ -51,106 +46,96 @@ func (x *index) add(d snapshot.Digest, size int64, spans []span) {
 	x.oldest = (x.oldest + 1) % maxKnown
 }
 
-// addParent makes the contents of a manifest known. One that can't be read is
-// no parent: the tree is stored anew, and so healed; as are contents whose packs
-// are gone from the store.
-func (x *index) addParent(ctx context.Context, s *Store, parent snapshot.List) (whole bool, err error) {
-	if err := s.losePages(ctx, parent, true); err != nil {
-		return false, err
-	}
-	for range 2 {
-		packs := map[snapshot.Digest]*packRef{}
-		if whole, err := x.addEntries(ctx, s, parent, packs); err != nil || !whole {
-			return false, err
-		}
-		lost, err := s.losePacks(ctx, maps.Keys(packs), true)
-		if err != nil || !lost {
-			return err == nil, err
-		}
-		*x = *newIndex() // and again, without what lies in those
-	}
-	return true, nil
+// parentIndex finds contents of the parent that are not at their path any more:
+// by the first bytes of their digest, the row that has them. It keeps no entry,
+// and is made when the first such content is asked for.
+type parentIndex struct {
+	pages manifestPages
+	looks *packLooks
+	made  bool
+	rows  map[uint64]rowPlace
+
+	page int // that was looked at last
+	read rowReader
 }
 
-func (x *index) addEntries(ctx context.Context, s *Store, parent snapshot.List, packs map[snapshot.Digest]*packRef) (whole bool, err error) {
-	for e, err := range s.Entries(ctx, parent, "", "") {
-		if unreadable(err) {
-			*x = *newIndex()
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-		if len(x.order) == maxKnown {
-			return true, nil
-		}
-		x.addEntry(s, e, packs)
-	}
-	return true, nil
-}
+type rowPlace struct{ page, body uint32 }
 
-// losePacks looks for the packs, which costs little beside their bytes, and
-// keeps those that are gone from being reused, or not whole if chunks count.
-func (s *Store) losePacks(ctx context.Context, packs iter.Seq[snapshot.Digest], chunks bool) (lost bool, err error) {
-	var missing atomic.Bool
-	group, look := errgroup.WithContext(ctx)
-	group.SetLimit(lookups)
-	for name := range packs {
-		group.Go(func() error {
-			info, _, err := s.info(look, s.packs(), objectName(name))
-			there := info != nil
-			if there && chunks {
-				there, err = s.whole(look, s.packs(), info, false)
-			}
-			if err == nil && !there {
-				s.suspects.add(s.packs(), objectName(name))
-				missing.Store(true)
-			}
+func shortDigest(d []byte) uint64 { return binary.BigEndian.Uint64(d) }
+
+// make reads the parent up to a page that can't be read: those behind it may
+// be broken too.
+func (x *parentIndex) make(ctx context.Context) error {
+	x.made, x.page = true, -1
+	x.rows = make(map[uint64]rowPlace, min(128*x.pages.count(), maxKnown))
+	for n := 0; n < x.pages.count() && len(x.rows) < maxKnown; n++ {
+		if err := x.open(ctx, n); err != nil || x.read.err != nil {
 			return err
-		})
-	}
-	err = group.Wait()
-	return missing.Load(), err
-}
-
-// losePages is losePacks for the pages of a list, which may be in the cache
-// while the store has lost them.
-func (s *Store) losePages(ctx context.Context, list snapshot.List, chunks bool) error {
-	packs := map[snapshot.Digest]bool{}
-	err := s.walk(ctx, list, pathRange{}, func(r snapshot.PageRef) bool {
-		if s.reusable(r.Piece) { // others are doubted already, and stay so
-			packs[r.Pack] = true
 		}
-		return true
-	})
-	if err == nil || unreadable(err) {
-		_, err = s.losePacks(ctx, maps.Keys(packs), chunks)
-	}
-	if err != nil {
-		return fmt.Errorf("look for the pages before: %w", err)
+		for x.read.next() {
+			x.add(n)
+		}
 	}
 	return nil
 }
 
-func (x *index) addEntry(s *Store, e snapshot.Entry, packs map[snapshot.Digest]*packRef) {
-	spans := make([]span, 0, len(e.Pieces))
-	for _, p := range e.Pieces {
-		if !s.reusable(p) {
-			return
-		}
-		sp := closedSpan(p)
-		if ref, ok := packs[p.Pack]; ok {
-			sp.pack = ref
-		} else {
-			packs[p.Pack] = sp.pack
-		}
-		spans = append(spans, sp)
-	}
-	if len(spans) == 0 {
+func (x *parentIndex) add(page int) {
+	r := &x.read.row
+	if r.pieces == 0 {
 		return
 	}
-	x.add(e.Digest, e.Size, spans)
-	for i, sp := range spans[:len(spans):len(spans)] {
-		x.add(sp.digest, int64(sp.length), spans[i:i+1:i+1])
+	at := rowPlace{uint32(page), uint32(r.body)}
+	note := func(d []byte) {
+		if _, ok := x.rows[shortDigest(d)]; !ok {
+			x.rows[shortDigest(d)] = at
+		}
 	}
+	note(r.digest)
+	if r.pieces > 1 {
+		x.read.eachPiece(func(p rowPiece) { note(p.digest) })
+	}
+}
+
+// open makes a page the one that is looked at. One that can't be read has no rows.
+func (x *parentIndex) open(ctx context.Context, page int) error {
+	if x.page == page {
+		return nil
+	}
+	x.page, x.read = page, rowReader{}
+	raw, _, err := x.pages.read(ctx, page)
+	if err != nil {
+		x.page, x.read.err = -1, err
+		if unreadable(err) {
+			err = nil
+		}
+		return err
+	}
+	x.read = readRows(raw)
+	return nil
+}
+
+// find returns the place of a content, or of a piece of a large one, unless its
+// packs are lost.
+func (x *parentIndex) find(ctx context.Context, d snapshot.Digest, size int64) ([]span, error) {
+	if !x.made {
+		if err := x.make(ctx); err != nil {
+			return nil, err
+		}
+	}
+	at, ok := x.rows[shortDigest(d[:])]
+	if !ok {
+		return nil, nil
+	}
+	if err := x.open(ctx, int(at.page)); err != nil || x.read.page == nil || !x.read.at(int(at.body)) {
+		return nil, err
+	}
+	if x.read.row.holds(d, size) {
+		return x.looks.spans(&x.read, func(rowPiece) bool { return true }), nil
+	}
+	found := false
+	return x.looks.spans(&x.read, func(p rowPiece) bool {
+		this := !found && string(p.digest) == string(d[:]) && p.length == size
+		found = found || this
+		return this
+	}), nil
 }

@@ -22,6 +22,7 @@ func (s *Store) WriteItems(ctx context.Context, items [][]byte, prior snapshot.L
 	if err != nil {
 		return snapshot.List{}, err
 	}
+	defer w.packs.memory.giveBack()
 	list, err := writeItems(w, items)
 	if err != nil {
 		cancel()
@@ -31,7 +32,7 @@ func (s *Store) WriteItems(ctx context.Context, items [][]byte, prior snapshot.L
 }
 
 func writeItems(w *listWriter, items [][]byte) (snapshot.List, error) {
-	rows := inlineOr[[]byte]{cutter: cutter[[]byte]{kind: itemRows, out: w.page}}
+	rows := inlineOr[[]byte]{cutter: cutter[[]byte]{kind: itemRows, out: pages(w, itemRows)}}
 	for _, item := range items {
 		if err := addItem(w, &rows, item); err != nil {
 			return snapshot.List{}, err

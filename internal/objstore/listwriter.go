@@ -18,7 +18,7 @@ const (
 // listWriter stores the pages of one list in packs of their own.
 type listWriter struct {
 	packs *packer
-	known map[snapshot.Digest]span // pages of the list before, and of this one
+	known map[snapshot.Digest]span // pages of the list before that may be reused, and of this one
 	refs  []pageSpan
 }
 
@@ -28,10 +28,14 @@ type pageSpan struct {
 	first string
 }
 
+func (s *Store) newPages(ctx context.Context, memory *share) *listWriter {
+	return &listWriter{packs: newPacker(ctx, s, memory, maxPagePack), known: map[snapshot.Digest]span{}}
+}
+
 // newListWriter reuses the pages of prior. Pages of prior that can't be read
 // are not reused; they are written anew.
 func (s *Store) newListWriter(ctx context.Context, prior snapshot.List) (*listWriter, error) {
-	w := &listWriter{packs: newPacker(ctx, s), known: map[snapshot.Digest]span{}}
+	w := s.newPages(ctx, s.newShare(listShare))
 	err := s.walk(ctx, prior, pathRange{}, func(r snapshot.PageRef) bool {
 		if s.reusable(r.Piece) {
 			w.known[r.Digest] = closedSpan(r.Piece)
@@ -72,6 +76,11 @@ func (w *listWriter) page(page []byte, first string) error {
 	return nil
 }
 
+// take adds a page that is stored already.
+func (w *listWriter) take(ref snapshot.PageRef) {
+	w.refs = append(w.refs, pageSpan{closedSpan(ref.Piece), ref.First})
+}
+
 // finish returns the root once all pages are stored. References of a list with
 // too many pages are paged themselves, level by level.
 func (w *listWriter) finish(count int64) (snapshot.List, error) {
@@ -105,7 +114,7 @@ func (w *listWriter) resolve() []snapshot.PageRef {
 
 func (w *listWriter) pageRefs(refs []snapshot.PageRef) error {
 	w.refs = nil
-	cut := cutter[snapshot.PageRef]{kind: refRows, out: w.page}
+	cut := cutter[snapshot.PageRef]{kind: refRows, out: pages(w, refRows)}
 	for _, r := range refs {
 		if err := cut.add(r); err != nil {
 			return err
@@ -145,6 +154,9 @@ func (l *inlineOr[T]) leave() error {
 	l.held = nil
 	return nil
 }
+
+// atPage reports whether the next row begins a page, whatever comes after it.
+func (l *inlineOr[T]) atPage() bool { return l.paged && len(l.rows) == 0 }
 
 // finish returns the list's root.
 func (l *inlineOr[T]) finish(w *listWriter, count int64) (snapshot.List, error) {

@@ -4,8 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"math"
 
@@ -20,6 +20,7 @@ const (
 	maxContent  = 4 << 20  // larger contents are cut
 	packAim     = 4 << 20  // average size of a pack
 	maxPack     = 16 << 20 // uncompressed
+	maxPagePack = 4 << 20  // a metadata pack is smaller: whoever reads a directory fetches one
 	maxContents = 32 << 10 // in a pack
 	// contentWeight is added to each length, so that tiny contents end a pack too.
 	contentWeight = 256
@@ -30,24 +31,25 @@ const (
 
 var emptyDigest = snapshot.Digest(sha256.Sum256(nil))
 
-// content is a row of a pack.
-type content struct {
-	digest snapshot.Digest
-	length int
+// packNamer makes the name of a pack: the SHA-256 over the digests and lengths
+// of its contents.
+type packNamer struct {
+	sum hash.Hash
+	row [40]byte
 }
 
-// packName is the SHA-256 over the digests and lengths of a pack's contents.
-func packName(rows []content) snapshot.Digest {
-	h := sha256.New()
-	io.WriteString(h, "pack 1\n")
-	var length [8]byte
-	for _, row := range rows {
-		h.Write(row.digest[:])
-		binary.BigEndian.PutUint64(length[:], uint64(row.length))
-		h.Write(length[:])
-	}
-	return snapshot.Digest(h.Sum(nil))
+func (n *packNamer) reset() {
+	n.sum = sha256.New()
+	io.WriteString(n.sum, "pack 1\n")
 }
+
+func (n *packNamer) add(d snapshot.Digest, length int) {
+	copy(n.row[:], d[:])
+	binary.BigEndian.PutUint64(n.row[len(d):], uint64(length))
+	n.sum.Write(n.row[:])
+}
+
+func (n *packNamer) name() snapshot.Digest { return snapshot.Digest(n.sum.Sum(nil)) }
 
 // endsHere decides by a hash whether something ends after an item of the given
 // weight, so that on average one end comes in aim.
@@ -58,12 +60,11 @@ func endsHere(hash uint64, weight, aim int) bool {
 func digestHash(d snapshot.Digest) uint64 { return binary.BigEndian.Uint64(d[:]) }
 
 func (s *Store) openCodecs() error {
-	var err error
-	s.enc, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest),
-		zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(packWindow))
-	if err != nil {
-		return fmt.Errorf("make compressor: %w", err)
+	s.encoders = make(chan *zstd.Encoder, packsAtOnce)
+	for range packsAtOnce {
+		s.encoders <- nil
 	}
+	var err error
 	s.dec, err = newDecoder()
 	return err
 }
@@ -101,22 +102,29 @@ func (s *Store) packObject(name snapshot.Digest, stored []byte) object {
 	}
 }
 
-// loadPack fetches a pack and unpacks it.
-func (s *Store) loadPack(ctx context.Context, name snapshot.Digest) ([]byte, error) {
+// openPack finds a pack and streams its compressed bytes.
+func (s *Store) openPack(ctx context.Context, name snapshot.Digest) (*objectReader, error) {
 	r, err := s.openObject(ctx, s.packs(), objectName(name))
-	if errors.Is(err, snapshot.MissingBlob) {
-		s.suspects.add(s.packs(), objectName(name)) // a manifest has it: nothing in it may be reused
-	}
 	if err != nil {
-		if unreadable(err) { // so that no save refers to it again
+		if unreadable(err) { // a manifest has it: nothing in it may be reused
 			s.suspects.add(s.packs(), objectName(name))
 		}
 		return nil, err
 	}
-	defer r.Close()
 	if r.info.Size > maxStoredPack {
+		_ = r.Close()
 		return nil, s.badPack(name, "it has %d bytes, more than a pack can have", r.info.Size)
 	}
+	return r, nil
+}
+
+// loadPack fetches a pack and unpacks it.
+func (s *Store) loadPack(ctx context.Context, name snapshot.Digest) ([]byte, error) {
+	r, err := s.openPack(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
 	stored, err := r.all()
 	if err != nil {
 		return nil, fmt.Errorf("read pack %s: %w", name, err)

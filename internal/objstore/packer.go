@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
 	"sandkeep/internal/snapshot"
 )
+
+// packsAtOnce are compressed and stored at a time while the next is filled.
+const packsAtOnce = 2
 
 // packRef is a pack that contents go into; its name is known once it is closed.
 type packRef struct {
@@ -28,85 +32,168 @@ func (s span) piece() snapshot.Piece {
 	return snapshot.Piece{Digest: s.digest, Pack: s.pack.name, Offset: int64(s.offset), Length: int64(s.length)}
 }
 
-// packer fills packs and stores them. One closed pack is on its way while the
-// next one is filled. It is used by one goroutine.
+// packer fills packs; closed ones are compressed and stored beside it. It is
+// used by one goroutine.
 type packer struct {
 	s      *Store
-	ctx    context.Context // of the uploads
-	group  errgroup.Group  // the pack on its way
+	ctx    context.Context // of the uploads; over when one of them failed
+	group  *errgroup.Group // the packs on their way
 	stored atomic.Int64    // uncompressed bytes of packs that were not there before
+	memory *share
+	limit  int // of a pack
 
-	open *packRef
-	data []byte
-	rows []content
-	zipd []byte // compressed bytes of the pack on its way
+	open  *packRef
+	namer packNamer
+	rows  int
+	buf   []byte // packRoom, then the contents
+
+	full  int         // buffers for whole packs that it has
+	spare chan []byte // those of them that are not in use
 }
 
-func newPacker(ctx context.Context, s *Store) *packer {
-	return &packer{s: s, ctx: ctx, open: &packRef{}}
+func newPacker(ctx context.Context, s *Store, memory *share, limit int) *packer {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(packsAtOnce)
+	return &packer{s: s, ctx: ctx, group: group, memory: memory, limit: limit, spare: make(chan []byte, packsAtOnce+1)}
 }
+
+func (p *packer) size() int { return max(len(p.buf)-packRoom, 0) }
 
 // add copies a content into the open pack.
 func (p *packer) add(data []byte, d snapshot.Digest) (span, error) {
-	if len(p.data)+len(data) > maxPack {
+	if p.rows > 0 && p.size()+len(data) > p.limit {
 		if err := p.close(); err != nil {
 			return span{}, err
 		}
 	}
-	sp := span{digest: d, pack: p.open, offset: uint32(len(p.data)), length: uint32(len(data))}
-	if need := len(p.data) + len(data); need > cap(p.data) { // never more than a pack
-		p.data = append(make([]byte, 0, min(max(2*cap(p.data), need), maxPack)), p.data...)
+	if err := p.grow(len(data)); err != nil {
+		return span{}, err
 	}
-	p.data = append(p.data, data...)
-	p.rows = append(p.rows, content{d, len(data)})
-	if len(p.rows) == maxContents || endsHere(digestHash(d), len(data)+contentWeight, packAim) {
+	if p.rows == 0 {
+		p.open = &packRef{}
+		p.namer.reset()
+	}
+	sp := span{digest: d, pack: p.open, offset: uint32(p.size()), length: uint32(len(data))}
+	p.buf = append(p.buf, data...)
+	p.namer.add(d, len(data))
+	p.rows++
+	if p.rows == maxContents || endsHere(digestHash(d), len(data)+contentWeight, packAim) {
 		return sp, p.close()
 	}
 	return sp, nil
 }
 
-// close names the open pack and starts its upload, unless such a pack is there.
-func (p *packer) close() error {
-	if len(p.rows) == 0 {
+// grow makes room for n more bytes. Small packs, which most saves only have,
+// are not counted.
+func (p *packer) grow(n int) error {
+	need := max(len(p.buf), packRoom) + n
+	if need <= cap(p.buf) {
 		return nil
 	}
-	name, size := packName(p.rows), int64(len(p.data))
-	there, err := p.there(name)
+	bigger, err := p.bigger(need - packRoom)
 	if err != nil {
-		return fmt.Errorf("look for pack %s: %w", name, err)
+		return p.failure(err)
 	}
-	if err := p.group.Wait(); err != nil { // the upload before uses zipd
-		return err
+	if p.buf == nil {
+		p.buf = bigger[:packRoom]
+	} else {
+		p.buf = append(bigger[:0], p.buf...)
 	}
-	if !there {
-		p.zipd = p.s.enc.EncodeAll(p.data, p.zipd[:0])
-		o := p.s.packObject(name, p.zipd)
-		p.group.Go(func() error { return p.upload(o, size) })
-	}
-	p.open.name, p.open.closed = name, true
-	p.open, p.data, p.rows = &packRef{}, p.data[:0], p.rows[:0]
 	return nil
 }
 
-// there asks for a pack with the name of the open one. If its contents proved
-// wrong before, they are compared.
-func (p *packer) there(name snapshot.Digest) (bool, error) {
-	doubted := p.s.suspects.has(p.s.packs(), objectName(name))
-	there, err := p.s.present(p.ctx, object{bucket: p.s.packs(), name: objectName(name)})
-	if err != nil || !there || !doubted {
-		return there, err
+// bigger returns a buffer for size bytes and, unless they are all that a pack
+// can have, for more of them.
+func (p *packer) bigger(size int) ([]byte, error) {
+	switch {
+	case size <= smallBuffer && p.full == 0:
+		return make([]byte, packRoom+min(max(4*size, 64<<10), smallBuffer)), nil
+	case p.limit < maxPack:
+		if err := p.memory.take(p.ctx); err != nil {
+			return nil, err
+		}
+		return make([]byte, packRoom+max(min(2*size, p.limit), size)), nil
 	}
-	data, err := p.s.loadPack(p.ctx, name)
-	if unreadable(err) {
-		return false, nil
-	}
-	return bytes.Equal(data, p.data), err
+	return p.whole()
 }
 
-func (p *packer) upload(o object, size int64) error {
-	stored, err := p.s.upload(p.ctx, o)
+// wholeBuffers have room for any pack.
+var wholeBuffers = sync.Pool{New: func() any { return new([packRoom + maxPack]byte) }}
+
+// whole returns a buffer for any pack: the first one is in the memory of the
+// save, another one is taken if there is memory left, and else the packs on
+// their way give theirs back.
+func (p *packer) whole() ([]byte, error) {
+	select {
+	case buf := <-p.spare:
+		return buf, nil
+	default:
+	}
+	if p.full == 0 {
+		if err := p.memory.take(p.ctx); err != nil {
+			return nil, err
+		}
+	} else if !p.memory.more(maxPack) {
+		select {
+		case buf := <-p.spare:
+			return buf, nil
+		case <-p.ctx.Done():
+			return nil, p.ctx.Err()
+		}
+	}
+	p.full++
+	return wholeBuffers.Get().(*[packRoom + maxPack]byte)[:], nil
+}
+
+func (p *packer) recycle(buf []byte) {
+	if cap(buf) == packRoom+maxPack {
+		p.spare <- buf[:0]
+	}
+}
+
+// close names the open pack and has it stored, unless such a pack is there. It
+// waits while others are on their way.
+func (p *packer) close() error {
+	if p.rows == 0 {
+		return nil
+	}
+	if err := p.ctx.Err(); err != nil {
+		return p.failure(err)
+	}
+	name, buf := p.namer.name(), p.buf
+	p.group.Go(func() error {
+		defer p.recycle(buf)
+		return p.store(name, buf)
+	})
+	p.open.name, p.open.closed = name, true
+	p.open, p.buf, p.rows = nil, nil, 0
+	return nil
+}
+
+// failure prefers the error of an upload to that of the context that it ended.
+func (p *packer) failure(err error) error {
+	if first := p.group.Wait(); first != nil {
+		return first
+	}
+	return err
+}
+
+func (p *packer) store(name snapshot.Digest, buf []byte) error {
+	size := int64(len(buf) - packRoom)
+	there, err := p.there(name, buf[packRoom:])
 	if err != nil {
-		return fmt.Errorf("store pack %s: %w", o.name, err)
+		return fmt.Errorf("look for pack %s: %w", name, err)
+	}
+	if there {
+		return nil
+	}
+	zipped, err := p.s.squeeze(p.ctx, buf)
+	if err != nil {
+		return err
+	}
+	stored, err := p.s.upload(p.ctx, p.s.packObject(name, zipped))
+	if err != nil {
+		return fmt.Errorf("store pack %s: %w", name, err)
 	}
 	if stored {
 		p.stored.Add(size)
@@ -114,5 +201,26 @@ func (p *packer) upload(o object, size int64) error {
 	return nil
 }
 
-// wait returns when every closed pack is stored.
-func (p *packer) wait() error { return p.group.Wait() }
+// there asks for a pack of that name. If its contents proved wrong before, they
+// are compared.
+func (p *packer) there(name snapshot.Digest, data []byte) (bool, error) {
+	doubted := p.s.suspects.has(p.s.packs(), objectName(name))
+	there, err := p.s.present(p.ctx, object{bucket: p.s.packs(), name: objectName(name)})
+	if err != nil || !there || !doubted {
+		return there, err
+	}
+	was, err := p.s.loadPack(p.ctx, name)
+	if unreadable(err) {
+		return false, nil
+	}
+	return bytes.Equal(was, data), err
+}
+
+// wait returns when every closed pack is stored. Nothing can be added then.
+func (p *packer) wait() error {
+	err := p.group.Wait()
+	for ; len(p.spare) > 0; p.full-- {
+		wholeBuffers.Put((*[packRoom + maxPack]byte)((<-p.spare)[:packRoom+maxPack]))
+	}
+	return err
+}

@@ -16,6 +16,7 @@ import (
 
 	"sandkeep/internal/objstore"
 	"sandkeep/internal/snapshot"
+	"sandkeep/internal/snapshot/snapshottest"
 )
 
 var emptyContent = snapshot.Digest(sha256.Sum256(nil))
@@ -121,6 +122,25 @@ func TestUnpack_Bomb(t *testing.T) {
 	}
 	if data, err := objstore.Unpack(objstore.Zip(make([]byte, objstore.MaxPack))); err != nil || len(data) != objstore.MaxPack {
 		t.Errorf("a full pack: %d bytes, %v", len(data), err)
+	}
+}
+
+// TestSqueeze compresses in place what gets smaller and what does not.
+func TestSqueeze(t *testing.T) {
+	s, _ := newStore(t)
+	random := snapshottest.RandomBytes(1, objstore.MaxPack)
+	mixed := bytes.Clone(random)
+	for at := 0; at < len(mixed); at += 700_000 { // text between what does not compress
+		copy(mixed[at:], bytes.Repeat([]byte("all the same "), 20_000))
+	}
+	for name, data := range map[string][]byte{"one byte": {7}, "random": random, "small": random[:1000], "odd": random[:3<<20+1], "zeros": make([]byte, objstore.MaxPack), "mixed": mixed} {
+		zipped, err := s.Squeeze(t.Context(), data)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got, err := objstore.Unpack(zipped); err != nil || !bytes.Equal(got, data) {
+			t.Errorf("%s: %d of %d bytes came back: %v", name, len(got), len(data), err)
+		}
 	}
 }
 

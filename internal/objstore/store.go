@@ -13,21 +13,21 @@ import (
 
 // Options of a Store.
 type Options struct {
-	Store      string // prefix of the bucket names
-	CacheBytes int64  // budget for unpacked packs; 32 MiB by default
+	Store       string // prefix of the bucket names
+	MemoryBytes int64  // budget for contents, shared by all saves and reads; 64 MiB by default
+	CacheBytes  int64  // of it, at most, for unpacked packs; half of it by default: two packs at least, those of neighbouring files
 }
-
-const defaultCacheBytes = 32 << 20 // two packs at least: those of neighbouring files
 
 // Store reads and writes the objects of one store. It is safe for concurrent
 // use and needs no closing; the connection stays its maker's.
 type Store struct {
 	api
 	store    string
+	memory   *budget
 	cache    *packCache
 	suspects suspects
-	maxEntry int // bytes of a page with one entry, which is a content
-	enc      *zstd.Encoder
+	encoders chan *zstd.Encoder // those that are idle, nil before the first use
+	maxEntry int                // bytes of a page with one entry, which is a content
 	dec      *zstd.Decoder
 }
 
@@ -49,10 +49,14 @@ func Open(ctx context.Context, js jetstream.JetStream, opts Options) (*Store, er
 			return nil, fmt.Errorf("open bucket %s: %w", s.store+b.suffix, err)
 		}
 	}
-	if opts.CacheBytes == 0 {
-		opts.CacheBytes = defaultCacheBytes
+	if opts.MemoryBytes == 0 {
+		opts.MemoryBytes = defaultMemory
 	}
-	s.cache = newPackCache(opts.CacheBytes, s.loadPack)
+	if opts.CacheBytes == 0 {
+		opts.CacheBytes = opts.MemoryBytes / 2
+	}
+	s.memory = newBudget(opts.MemoryBytes)
+	s.cache = newPackCache(func() int64 { return min(opts.CacheBytes, s.memory.spare()) }, s.loadPack)
 	return s, s.openCodecs()
 }
 

@@ -2,6 +2,7 @@ package objstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -27,17 +28,29 @@ const (
 	pieceBytes = 46       // of an entry, for each piece of a large file whose packs are full
 )
 
-// tree is the writing of one manifest. Entries wait until the packs of their
-// contents are closed, since only then are the packs' names known.
+// tree is the writing of one manifest. Rows are cut into pages as they come;
+// pages wait until the packs of their contents are closed, since only then are
+// the packs' names known.
 type tree struct {
 	s      *Store
+	ctx    context.Context // of the uploads
 	cancel context.CancelFunc
+	memory *share
 	files  *packer
 	pages  *listWriter
-	rows   inlineOr[snapshot.Entry]
-	known  *index
+	rows   inlineOr[treeRow]
+	own    *index // contents that were put
 
-	queue  []waiting
+	looks   *packLooks
+	parent  cursor
+	run     int                // rows that were kept, to be taken over with their page
+	runPage *parentPage        // that page
+	upper   []snapshot.PageRef // pages of references of the parent
+	moved   *parentIndex
+	failure error // of a question that can't return one
+
+	queue  []treePage
+	queued int    // rows in it
 	last   string // path of the newest entry
 	count  int64
 	closed bool
@@ -46,44 +59,96 @@ type tree struct {
 	cutBuf []byte // for the cutting of a large one
 }
 
-type waiting struct {
-	entry snapshot.Entry
+// treeRow is an entry whose packs may still be open.
+type treeRow struct {
+	entry snapshot.Entry // without pieces
 	spans []span
+}
+
+// treePage is a page on its way into the manifest: rows, or a page of the parent.
+type treePage struct {
+	rows  []treeRow
+	open  *packRef // of the packs of its rows the last one, if it was open
+	taken snapshot.PageRef
+}
+
+var treeRows = rowKind[treeRow]{
+	encode: encodeTreeRows,
+	weight: func(r treeRow) int { return entryWeight(len(r.entry.Path), len(r.entry.Target), len(r.spans)) },
+	key:    func(r treeRow) []byte { return []byte(r.entry.Path) },
+	first:  func(r treeRow) string { return r.entry.Path },
+}
+
+func encodeTreeRows(rows []treeRow) []byte {
+	entries := make([]snapshot.Entry, len(rows))
+	for i, r := range rows {
+		entries[i] = r.entry
+		for _, sp := range r.spans {
+			entries[i].Pieces = append(entries[i].Pieces, sp.piece())
+		}
+	}
+	return encodeEntries(entries)
 }
 
 var errFinished = errors.New("the tree is finished or aborted")
 
-// NewTree starts the writing of a manifest. parent is reused by digest. ctx
-// holds for the uploads until Finish or Abort, one of which must be called.
+// NewTree starts the writing of a manifest. What parent has is reused: a page
+// as it is if nothing in it changed, else the places of its contents. What of
+// it can't be read, or lies in packs that are gone, is stored anew, and so
+// healed. ctx holds for the uploads until Finish or Abort, one of which must be
+// called.
 func (s *Store) NewTree(ctx context.Context, parent snapshot.List) (snapshot.TreeWriter, error) {
-	known := newIndex()
-	whole, err := known.addParent(ctx, s, parent)
-	if err != nil {
+	manifest := manifestPages{s: s, inline: parent.Inline}
+	var upper []snapshot.PageRef
+	err := s.leaves(ctx, parent, pathRange{}, func(ref snapshot.PageRef, leaf bool) (bool, error) {
+		if leaf {
+			manifest.refs = append(manifest.refs, ref)
+		} else {
+			upper = append(upper, ref)
+		}
+		return true, nil
+	})
+	if err != nil && !unreadable(err) {
 		return nil, fmt.Errorf("read parent manifest: %w", err)
 	}
-	if !whole { // the pages after the broken one may be broken too
-		parent = snapshot.List{}
-	}
 	ctx, cancel := context.WithCancel(ctx)
-	pages, err := s.newListWriter(ctx, parent)
-	if err != nil {
-		cancel()
-		return nil, err
+	memory, looks := s.newShare(treeShare), newPackLooks(ctx, s)
+	pages := make(chan *parentPage, pagesAhead)
+	t := &tree{
+		s: s, ctx: ctx, cancel: cancel, memory: memory, own: newIndex(),
+		files: newPacker(ctx, s, memory, maxPack), pages: s.newPages(ctx, memory),
+		looks: looks, upper: upper, moved: &parentIndex{pages: manifest, looks: looks},
 	}
-	return &tree{s: s, cancel: cancel, files: newPacker(ctx, s), pages: pages, rows: newEntryRows(pages), known: known}, nil
+	t.rows = inlineOr[treeRow]{cutter: cutter[treeRow]{kind: treeRows, out: t.enqueue}}
+	t.parent = cursor{pages: pages, known: t.pages.known}
+	looks.group.Go(func() error { looks.feed(ctx, manifest, pages); return nil })
+	return t, nil
 }
 
 // Known reports whether the content can be reused without its bytes.
-func (t *tree) Known(d snapshot.Digest, size int64) bool {
+func (t *tree) Known(path string, d snapshot.Digest, size int64) bool {
+	if t.closed {
+		return false
+	}
+	t.seek(path)
+	if t.parent.at(path) && t.parent.holds(d, size) {
+		return true
+	}
 	_, ok := t.spans(d, size)
 	return ok
 }
 
+// spans finds a content by its digest.
 func (t *tree) spans(d snapshot.Digest, size int64) ([]span, bool) {
 	if size == 0 {
 		return nil, d == emptyDigest
 	}
-	return t.known.find(d, size)
+	if spans, ok := t.own.find(d, size); ok {
+		return spans, true
+	}
+	spans, err := t.moved.find(t.ctx, d, size)
+	t.failure = cmp.Or(t.failure, err)
+	return spans, len(spans) > 0
 }
 
 // Put reads r to its end and keeps what it read.
@@ -91,7 +156,7 @@ func (t *tree) Put(ctx context.Context, r io.Reader) (snapshot.Digest, int64, er
 	if t.closed {
 		return snapshot.Digest{}, 0, errFinished
 	}
-	n, err := t.fill(r)
+	n, err := t.fill(ctx, r)
 	if err != nil {
 		return snapshot.Digest{}, 0, fmt.Errorf("read content: %w", err)
 	}
@@ -105,7 +170,7 @@ func (t *tree) Put(ctx context.Context, r io.Reader) (snapshot.Digest, int64, er
 
 // fill reads a content into the buffer, or the first maxContent+1 bytes of a
 // large one. The buffer grows as needed, since most trees have small files only.
-func (t *tree) fill(r io.Reader) (n int, err error) {
+func (t *tree) fill(ctx context.Context, r io.Reader) (n int, err error) {
 	for {
 		m, err := io.ReadFull(r, t.buf[n:])
 		n += m
@@ -114,6 +179,11 @@ func (t *tree) fill(r io.Reader) (n int, err error) {
 			return n, nil
 		case err != nil, n > maxContent:
 			return n, err
+		}
+		if 4*n > smallBuffer {
+			if err := t.memory.take(ctx); err != nil {
+				return n, err
+			}
 		}
 		grown := make([]byte, min(max(4*n, 64<<10), maxContent+1))
 		copy(grown, t.buf)
@@ -131,7 +201,7 @@ func (t *tree) keep(data []byte, d snapshot.Digest) ([]span, error) {
 		return nil, err
 	}
 	spans := []span{sp}
-	t.known.add(d, int64(len(data)), spans)
+	t.own.add(d, int64(len(data)), spans)
 	return spans, nil
 }
 
@@ -168,78 +238,8 @@ func (t *tree) putLarge(ctx context.Context, r io.Reader) (snapshot.Digest, int6
 		}
 	}
 	d := snapshot.Digest(whole.Sum(nil))
-	t.known.add(d, size, all)
+	t.own.add(d, size, all)
 	return d, size, nil
-}
-
-// Add appends an entry; a file's content was Put or is Known. Its Pieces are
-// found by its digest, those given are ignored.
-func (t *tree) Add(ctx context.Context, e snapshot.Entry) error {
-	if t.closed {
-		return errFinished
-	}
-	e.Pieces = nil
-	if err := checkNext(e, t.last); err != nil {
-		return err
-	}
-	w := waiting{entry: e}
-	if e.Kind == snapshot.KindFile {
-		spans, ok := t.spans(e.Digest, e.Size)
-		if !ok {
-			return snapshot.Errorf(snapshot.MissingBlob, "the content %s of %q is not stored; put it first", e.Digest, e.Path)
-		}
-		w.spans = spans
-	}
-	t.last = e.Path
-	t.count++
-	t.queue = append(t.queue, w)
-	if len(t.queue) >= maxQueue {
-		if err := t.files.close(); err != nil {
-			return err
-		}
-	}
-	return errors.Join(ctx.Err(), t.drain())
-}
-
-// drain moves entries whose packs are closed into the manifest.
-func (t *tree) drain() error {
-	done := 0
-	for _, w := range t.queue {
-		if !w.resolve() {
-			break
-		}
-		if err := t.s.describable(w.entry); err != nil {
-			return err
-		}
-		if err := t.rows.add(w.entry); err != nil {
-			return err
-		}
-		done++
-	}
-	if done > 0 {
-		t.queue = append(t.queue[:0], t.queue[done:]...)
-	}
-	return nil
-}
-
-func (w *waiting) resolve() bool {
-	for _, sp := range w.spans {
-		if !sp.pack.closed {
-			return false
-		}
-	}
-	for _, sp := range w.spans {
-		w.entry.Pieces = append(w.entry.Pieces, sp.piece())
-	}
-	return true
-}
-
-// describable refuses an entry whose page could not be read again.
-func (s *Store) describable(e snapshot.Entry) error {
-	if entryWeight(e) <= s.maxEntry || len(encodeEntries([]snapshot.Entry{e})) <= s.maxEntry {
-		return nil
-	}
-	return snapshot.Errorf(snapshot.WorkspaceTooLarge, "%q can't be kept: its %d bytes lie in %d pieces, too many to be listed; exclude it", e.Path, e.Size, len(e.Pieces))
 }
 
 // Finish stores what is left. Every byte that the list refers to is
@@ -259,17 +259,21 @@ func (t *tree) Finish(ctx context.Context) (snapshot.List, int64, error) {
 }
 
 func (t *tree) finish() (snapshot.List, error) {
-	if err := t.files.close(); err != nil {
-		return snapshot.List{}, err
-	}
-	if err := t.drain(); err != nil {
-		return snapshot.List{}, err
-	}
-	list, err := t.rows.finish(t.pages, t.count)
+	t.breakRun()
+	err := errors.Join(t.rows.close(), t.files.close(), t.drain())
 	if err != nil {
 		return snapshot.List{}, err
 	}
-	return list, t.files.wait()
+	for _, ref := range t.upper {
+		if t.looks.ask(ref.Pack).isWhole() {
+			t.pages.known[ref.Digest] = closedSpan(ref.Piece)
+		}
+	}
+	list, err := t.rows.finish(t.pages, t.count)
+	if err == nil {
+		err = t.files.wait()
+	}
+	return list, errors.Join(err, t.failure, t.looks.failure())
 }
 
 // Abort drops what is buffered. After Finish it does nothing.
@@ -281,5 +285,7 @@ func (t *tree) Abort() {
 	t.cancel()
 	_ = t.files.wait() // whoever aborts does not ask for the uploads' fate
 	_ = t.pages.packs.wait()
-	t.queue, t.buf, t.cutBuf, t.known = nil, nil, nil, newIndex()
+	_ = t.looks.group.Wait()
+	t.memory.giveBack()
+	*t = tree{closed: true}
 }

@@ -3,6 +3,7 @@ package objstore_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 	"pgregory.net/rapid"
 
 	"sandkeep/internal/clustertest"
@@ -276,7 +278,11 @@ func TestTree_Lost(t *testing.T) {
 
 // TestTree_Memory streams a file far larger than what may be held.
 func TestTree_Memory(t *testing.T) {
-	s, _ := newStore(t)
+	_, js := newStore(t)
+	s, err := objstore.Open(t.Context(), js, objstore.Options{Store: "box", MemoryBytes: 40 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
 	w, err := s.NewTree(t.Context(), snapshot.List{})
 	if err != nil {
 		t.Fatal(err)
@@ -301,6 +307,35 @@ func TestTree_Memory(t *testing.T) {
 		t.Errorf("%d bytes live", peak)
 	} else {
 		t.Logf("%d MiB live", peak>>20)
+	}
+}
+
+// TestTree_SharesMemory writes large trees and lists at once with a budget for
+// less than one of them: each waits for its turn, and none for ever.
+func TestTree_SharesMemory(t *testing.T) {
+	_, js := newStore(t)
+	for _, budget := range []int64{1, 20 << 20} {
+		s, err := objstore.Open(t.Context(), js, objstore.Options{Store: "box", MemoryBytes: budget})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var group errgroup.Group
+		for i := range 4 {
+			group.Go(func() error {
+				m := &model{entries: map[string]snapshot.Entry{}, contents: map[snapshot.Digest][]byte{}}
+				for n, size := range []int{100, 900_000, 9 << 20, 3 << 20, 10} {
+					m.put(snapshot.Entry{Path: fmt.Sprint(n), Kind: snapshot.KindFile}, snapshottest.RandomBytes(uint64(budget)+uint64(i*10+n), size))
+				}
+				_, _, err := m.write(t.Context(), s, snapshot.List{})
+				if err == nil {
+					_, err = s.WriteItems(t.Context(), [][]byte{snapshottest.RandomBytes(uint64(i), 6<<20)}, snapshot.List{})
+				}
+				return err
+			})
+		}
+		if err := group.Wait(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -588,4 +623,72 @@ func TestTree_SeveralBrokenPagePacks(t *testing.T) {
 	again, _ := snapshottest.WriteTree(t, s, list, files)
 	s.ForgetCache()
 	checkTree(t, s, again, files)
+}
+
+// appTree is a tree of n small files as a package manager makes them.
+func appTree(n int) *model {
+	m := &model{entries: map[string]snapshot.Entry{}, contents: map[snapshot.Digest][]byte{}}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range n {
+		text := fmt.Appendf(nil, "module %d\n", i)
+		for range rng.IntN(300) {
+			text = fmt.Appendf(text, "exports.f%d = require(%q)\n", rng.IntN(1000), "x")
+		}
+		m.put(snapshot.Entry{Path: fmt.Sprintf("node_modules/pkg-%03d/lib/file-%05d.js", i/60, i), Kind: snapshot.KindFile, Mode: 0o644, Mtime: int64(1_700_000_000_000_000_000 + i)}, text)
+	}
+	return m
+}
+
+// BenchmarkSave saves a tree of 29,000 small files: cold into an empty store,
+// then upon itself.
+func BenchmarkSave(b *testing.B) {
+	s, js := newStore(b)
+	m := appTree(29_000)
+	total := int64(0)
+	entries := m.sorted()
+	for _, e := range entries {
+		total += e.Size
+	}
+	save := func(parent snapshot.List) snapshot.List {
+		list, _, err := m.writeEntries(b.Context(), s, entries, parent)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return list
+	}
+	list := save(snapshot.List{})
+	b.Run("cold", func(b *testing.B) {
+		b.SetBytes(total)
+		for b.Loop() {
+			b.StopTimer()
+			if err := stream(b, js, packs).Purge(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+			save(snapshot.List{})
+		}
+	})
+	b.Run("unchanged", func(b *testing.B) {
+		for b.Loop() {
+			save(list)
+		}
+	})
+	b.Run("one-changed", func(b *testing.B) {
+		e := &entries[len(entries)/2]
+		for b.Loop() {
+			data := fmt.Append(nil, e.Mtime)
+			e.Mtime++
+			e.Digest, e.Size = sha256.Sum256(data), int64(len(data))
+			m.contents[e.Digest] = data
+			save(list)
+		}
+	})
+	b.Run("all-touched", func(b *testing.B) {
+		for b.Loop() {
+			for i := range entries {
+				entries[i].Mtime++
+			}
+			save(list)
+		}
+	})
 }

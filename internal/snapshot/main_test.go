@@ -95,6 +95,7 @@ type tracedLeases struct {
 	renew   func(n int) error
 	release error
 	lock    error // of Lock, after its work was done
+	holds   error
 	renewed int
 }
 
@@ -111,6 +112,10 @@ func (l *tracedLeases) Renew(ctx context.Context, wr snapshot.Writer) (snapshot.
 		}
 	}
 	return l.Leases.Renew(ctx, wr)
+}
+
+func (l *tracedLeases) Holds(ctx context.Context, wr snapshot.Writer) error {
+	return errors.Join(l.holds, l.Leases.Holds(ctx, wr))
 }
 
 func (l *tracedLeases) Release(ctx context.Context, wr snapshot.Writer) error {
@@ -187,13 +192,15 @@ func (b *boxes) Node(snapshot.Instance) snapshot.NodeName { return "n1" }
 
 func (b *boxes) Adopt(_ context.Context, name string) (string, error) { return "n1/" + name, nil }
 
-// trees is a workspace with the given files; during runs in the middle of a capture.
+// trees is a workspace with the given files; during runs in the middle of a
+// capture or restore.
 type trees struct {
 	w        *world
 	files    map[string]string
 	coverage snapshot.Coverage
 	during   func(ctx context.Context) error
 	restored map[string]string
+	target   snapshot.Target
 }
 
 func (t *trees) Discard(string, string) error { t.restored = nil; return nil }
@@ -220,13 +227,18 @@ func (t *trees) Capture(ctx context.Context, _ string, _ snapshot.Policy, _ stri
 	return out, nil
 }
 
-func (t *trees) Restore(ctx context.Context, root, path string, entries iter.Seq2[snapshot.Entry, error], open func(context.Context, snapshot.Entry) (io.ReadCloser, error)) (files, n int64, err error) {
-	t.restored = map[string]string{}
+func (t *trees) Restore(ctx context.Context, to snapshot.Target, entries iter.Seq2[snapshot.Entry, error], from snapshot.Contents) (files, n int64, err error) {
+	t.restored, t.target = map[string]string{}, to
+	if t.during != nil {
+		if err := t.during(ctx); err != nil {
+			return 0, 0, err
+		}
+	}
 	for e, err := range entries {
 		if err != nil {
 			return 0, 0, err
 		}
-		r, err := open(ctx, e)
+		r, err := from.OpenFile(ctx, e, 0, -1)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -236,6 +248,9 @@ func (t *trees) Restore(ctx context.Context, root, path string, entries iter.Seq
 		}
 		t.restored[e.Path] = string(b)
 		files, n = files+1, n+e.Size
+	}
+	if to.Confirm != nil {
+		return files, n, to.Confirm(ctx)
 	}
 	return files, n, nil
 }

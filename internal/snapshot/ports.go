@@ -59,6 +59,17 @@ type Checkpoints interface {
 	// SaveConversation replaces the thread's conversation and returns its new
 	// revision. With expected >= 0 another revision is StaleRevision.
 	SaveConversation(ctx context.Context, thread ThreadID, messages List, expected int64) (int64, error)
+	// Base returns the manifest that MoveBase noted last, or an empty one. It is
+	// a hint: what it refers to may be gone.
+	Base(ctx context.Context, key BaseKey) (List, error)
+	MoveBase(ctx context.Context, key BaseKey, files List) error
+}
+
+// BaseKey names sandboxes whose contents are likely to be alike. Tenants are
+// kept apart: the size of a save tells what was there before it.
+type BaseKey struct {
+	Definition string
+	Tenant     Tenant
 }
 
 // Leases gives out the one writer lease of each thread, and named locks.
@@ -127,9 +138,7 @@ type Objects interface {
 	// Entries yields the entries with a path greater than after that lie at or
 	// under prefix ("" for all), in order.
 	Entries(ctx context.Context, files List, prefix, after string) iter.Seq2[Entry, error]
-	// OpenFile streams length bytes of a file's content from offset; -1 is to
-	// its end.
-	OpenFile(ctx context.Context, e Entry, offset, length int64) (io.ReadCloser, error)
+	Contents
 
 	// PutBlob keeps a loose blob under its digest.
 	PutBlob(ctx context.Context, d Digest, size int64, open func() (io.ReadCloser, error)) error
@@ -159,11 +168,22 @@ type Objects interface {
 	ArtifactObject(d Digest) string
 }
 
+// Contents reads the contents of files.
+type Contents interface {
+	// OpenFile streams length bytes of a file's content from offset; -1 is to
+	// its end.
+	OpenFile(ctx context.Context, e Entry, offset, length int64) (io.ReadCloser, error)
+	// ReadPack reads a pack once and hands out the bytes of pieces of it, which
+	// come sorted by offset. use must not keep the bytes.
+	ReadPack(ctx context.Context, pieces []Piece, use func(i int, data []byte) error) error
+}
+
 // TreeWriter takes the contents and entries of one tree, in path order, and
 // keeps them in packs and pages. It is used by one goroutine.
 type TreeWriter interface {
-	// Known reports whether the content can be reused without its bytes.
-	Known(d Digest, size int64) bool
+	// Known reports whether the content of the file at path, which is asked for
+	// in path order, can be reused without its bytes.
+	Known(path string, d Digest, size int64) bool
 	// Put reads r to its end and keeps what it read.
 	Put(ctx context.Context, r io.Reader) (Digest, int64, error)
 	// Add appends an entry; a file's content was Put or is Known.
@@ -244,6 +264,21 @@ type Captured struct {
 	Coverage Coverage
 }
 
+// Target is the directory that a restore writes into, and how.
+type Target struct {
+	Root   string // "restore" or "sandbox"
+	Path   string // below it; new or empty unless Exact
+	Exact  bool   // make an existing directory equal to the entries, at and under Prefix
+	Prefix string // "" for the whole directory
+	// What Policy excludes stays in an exact restore. CacheKey names the stat
+	// cache of the directory, "" for none.
+	Policy   Policy
+	CacheKey string
+	// Confirm, unless nil, is asked before an existing directory is changed, when
+	// no capture of it can begin any more until the restore has ended.
+	Confirm func(context.Context) error
+}
+
 // Workspaces reads and writes directory trees on this node.
 type Workspaces interface {
 	// Capture hands the tree under dir to w, in path order. parent are the
@@ -252,10 +287,9 @@ type Workspaces interface {
 	Capture(ctx context.Context, dir string, pol Policy, cacheKey string, w TreeWriter) (Captured, error)
 	// CheckRoot refuses a directory that must not be captured.
 	CheckRoot(dir string) error
-	// Restore writes entries into the new or empty directory path below the
-	// named root ("restore" or "sandbox"). A failure leaves the destination as
-	// it was found.
-	Restore(ctx context.Context, root, path string, entries iter.Seq2[Entry, error], open func(context.Context, Entry) (io.ReadCloser, error)) (files, bytes int64, err error)
+	// Restore writes entries into a directory and returns what it had to write. A
+	// failure leaves the destination as it was found.
+	Restore(ctx context.Context, to Target, entries iter.Seq2[Entry, error], from Contents) (files, bytes int64, err error)
 	// Discard removes what a Restore of this request has just made.
 	Discard(root, path string) error
 }

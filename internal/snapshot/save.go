@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 )
 
 // lockWait outlasts the lock of a worker that died while it held it.
 const lockWait = time.Minute
+
+// baseWait bounds the time that a save spends on its hint to others.
+const baseWait = time.Second
 
 // resumeTries bounds how often a concurrent change of the instance record is followed.
 const resumeTries = 100
@@ -188,7 +192,11 @@ func (s *Service) capture(ctx context.Context, in staged) (*Record, error) {
 		return nil, err
 	}
 	parent := &Record{}
-	if state.Head != "" {
+	if state.Head == "" {
+		if parent.Files, err = s.Checkpoints.Base(ctx, in.base()); err != nil {
+			return nil, err
+		}
+	} else {
 		if parent, err = s.Checkpoints.Get(ctx, state.Head); err != nil {
 			return nil, err
 		}
@@ -285,7 +293,20 @@ func (s *Service) captureFiles(ctx context.Context, rec *Record, dir string, in 
 	began := s.Now()
 	rec.Files, rec.Stats.NewBytes, err = tree.Finish(ctx)
 	s.phase(rec, "upload", began, Phase{Bytes: rec.Stats.NewBytes})
+	if err == nil && !reflect.DeepEqual(rec.Files, parent) {
+		s.moveBase(ctx, in.base(), rec.Files)
+	}
 	return err
+}
+
+func (in staged) base() BaseKey { return BaseKey{in.def.Name, in.Tenant} }
+
+// moveBase lets the first save of another thread reuse what this one stored. It
+// is worth no failure, and little time.
+func (s *Service) moveBase(ctx context.Context, key BaseKey, files List) {
+	ctx, cancel := context.WithTimeout(ctx, baseWait)
+	defer cancel()
+	_ = s.Checkpoints.MoveBase(ctx, key, files)
 }
 
 // coverageWarnings point at entries that the checkpoint does not have as they were.

@@ -442,3 +442,43 @@ func TestSave_LostLockIsNotTheClientsAffair(t *testing.T) {
 		t.Errorf("got %v, want %v", err, snapshot.Busy)
 	}
 }
+
+// parents notes upon which manifest each tree was written.
+type parents struct {
+	snapshot.Objects
+	of []snapshot.List
+}
+
+func (p *parents) NewTree(ctx context.Context, parent snapshot.List) (snapshot.TreeWriter, error) {
+	p.of = append(p.of, parent)
+	return p.Objects.NewTree(ctx, parent)
+}
+
+// TestSave_FirstOfAThread reuses what the definition's newest save stored, for
+// the same tenant only.
+func TestSave_FirstOfAThread(t *testing.T) {
+	w := newWorld(t)
+	seen := &parents{Objects: w.objects}
+	w.Objects = seen
+	for _, thread := range []snapshot.ThreadID{"t1", "t2", "t1", "t1", "tenant"} {
+		req := snapshot.SaveRequest{ThreadID: thread, RunID: "r", InstanceKey: w.attach(t, thread)}
+		if thread == "tenant" {
+			req.Tenant.OrgID = "other"
+		}
+		if _, _, err := w.Save(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		w.ws.files["grows"] += "x"
+	}
+	if len(seen.of) != 5 {
+		t.Fatalf("%d trees", len(seen.of))
+	}
+	chain, err := w.mem.List(t.Context(), "t1")
+	if err != nil || len(chain) != 3 {
+		t.Fatal(chain, err)
+	}
+	want := []snapshot.List{{}, chain[0].Files, chain[0].Files, chain[1].Files, {}}
+	if !reflect.DeepEqual(seen.of, want) {
+		t.Errorf("trees were written upon %+v, want %+v", seen.of, want)
+	}
+}

@@ -118,6 +118,7 @@ func CheckpointsContract(t *testing.T, open func(*testing.T) Stores) {
 				t.Fatal(rec, err)
 			}
 		},
+		"base":            baseMoves,
 		"append":          appendChain,
 		"append refused":  appendRefused,
 		"order of faults": orderOfFaults,
@@ -373,3 +374,26 @@ func conversation(t *testing.T, s Stores) {
 }
 
 func saveErr(_ int64, err error) error { return err }
+
+func baseMoves(t *testing.T, s Stores) {
+	long := snapshot.BaseKey{Definition: strings.Repeat("*", snapshot.MaxIDBytes), Tenant: snapshot.Tenant{UserID: strings.Repeat("é", 250), OrgID: strings.Repeat(">", snapshot.MaxIDBytes)}}
+	keys := []snapshot.BaseKey{{Definition: "d"}, {Definition: "e"}, {Definition: "d", Tenant: snapshot.Tenant{UserID: "x"}}, {Definition: "d", Tenant: snapshot.Tenant{OrgID: "x"}}, long}
+	for round := range int64(2) {
+		for i, key := range keys {
+			before, err := s.Base(t.Context(), key)
+			if err != nil || (round == 0) != before.IsEmpty() {
+				t.Fatalf("base of %+v: %+v, %v", key, before, err)
+			}
+			files := Record("t", "c", "").Files
+			files.Count = round*100 + int64(i) + 1
+			if err := s.MoveBase(t.Context(), key, files); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i, key := range keys {
+			if got, err := s.Base(t.Context(), key); err != nil || got.Count != round*100+int64(i)+1 || len(got.Pages) != 1 {
+				t.Fatalf("base of %+v: %+v, %v", key, got, err)
+			}
+		}
+	}
+}

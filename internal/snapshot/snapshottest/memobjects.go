@@ -126,6 +126,21 @@ func (m *MemoryObjects) OpenFile(_ context.Context, e snapshot.Entry, offset, le
 	return io.NopCloser(bytes.NewReader(data)), nil
 }
 
+func (m *MemoryObjects) ReadPack(ctx context.Context, pieces []snapshot.Piece, use func(i int, data []byte) error) error {
+	for i, p := range pieces {
+		m.mu.Lock()
+		data, ok := m.contents[p.Digest]
+		m.mu.Unlock()
+		if !ok {
+			return missing(p.Digest)
+		}
+		if err := use(i, data); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
 func (m *MemoryObjects) WriteItems(ctx context.Context, items [][]byte, _ snapshot.List) (snapshot.List, error) {
 	if len(items) == 0 {
 		return snapshot.List{}, ctx.Err()
@@ -216,7 +231,7 @@ type memoryTree struct {
 	done    bool
 }
 
-func (t *memoryTree) Known(d snapshot.Digest, size int64) bool {
+func (t *memoryTree) Known(_ string, d snapshot.Digest, size int64) bool {
 	if size == 0 {
 		return d == snapshot.Digest(sha256.Sum256(nil))
 	}
@@ -241,7 +256,7 @@ func (t *memoryTree) Add(ctx context.Context, e snapshot.Entry) error {
 	if err := t.check(e); err != nil {
 		return err
 	}
-	if e.Kind == snapshot.KindFile && !t.Known(e.Digest, e.Size) {
+	if e.Kind == snapshot.KindFile && !t.Known(e.Path, e.Digest, e.Size) {
 		return missing(e.Digest)
 	}
 	e.Pieces = nil

@@ -38,6 +38,7 @@ type Memory struct {
 	leases    map[string]*memLease
 	instances map[snapshot.InstanceKey]memInstance
 	artifacts map[snapshot.ThreadID][]snapshot.ThreadArtifact
+	bases     map[snapshot.BaseKey]snapshot.List
 }
 
 type memThread struct {
@@ -70,7 +71,20 @@ func NewMemory(ttl time.Duration, now func() time.Time) *Memory {
 	return &Memory{ttl: ttl, now: now, freed: make(chan struct{}),
 		threads: map[snapshot.ThreadID]*memThread{}, records: map[snapshot.CheckpointID][]byte{},
 		leases: map[string]*memLease{}, instances: map[snapshot.InstanceKey]memInstance{},
-		artifacts: map[snapshot.ThreadID][]snapshot.ThreadArtifact{}}
+		artifacts: map[snapshot.ThreadID][]snapshot.ThreadArtifact{}, bases: map[snapshot.BaseKey]snapshot.List{}}
+}
+
+func (m *Memory) Base(_ context.Context, key snapshot.BaseKey) (snapshot.List, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.bases[key], nil
+}
+
+func (m *Memory) MoveBase(_ context.Context, key snapshot.BaseKey, files snapshot.List) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.bases[key] = files
+	return nil
 }
 
 func (m *Memory) nextSeq() uint64 { m.seq++; return m.seq }

@@ -193,10 +193,10 @@ func objectsKnown(t *testing.T, o snapshot.Objects) {
 		t.Fatal(err)
 	}
 	defer w.Abort()
-	if !w.Known(d, n) || w.Known(d, n+1) || w.Known(snapshot.Digest{1}, n) {
+	if !w.Known("p", d, n) || w.Known("p", d, n+1) || w.Known("p", snapshot.Digest{1}, n) {
 		t.Error("Known must be true for the parent's content and false for others")
 	}
-	if !w.Known(sha256.Sum256(nil), 0) {
+	if !w.Known("p", sha256.Sum256(nil), 0) {
 		t.Error("the empty content must be known")
 	}
 	if err := w.Add(t.Context(), snapshot.Entry{Path: "b", Kind: snapshot.KindFile, Size: n, Digest: d}); err != nil {

@@ -202,7 +202,7 @@ func objectsImportElsewhere(t *testing.T, o snapshot.Objects) {
 		t.Fatal(err)
 	}
 	defer w.Abort()
-	if w.Known(entries[0].Digest, entries[0].Size) {
+	if w.Known(entries[0].Path, entries[0].Digest, entries[0].Size) {
 		t.Error("a loose blob can't be reused by a tree")
 	}
 }
