@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 
 	"sandkeep/internal/snapshot"
 )
@@ -89,7 +90,15 @@ func saveNode(ctx context.Context, svc Service, r snapshot.SaveRequest) (snapsho
 	return svc.SandboxNode(ctx, r)
 }
 
-func restoreNode(_ context.Context, _ Service, r snapshot.RestoreRequest) (snapshot.NodeName, error) {
+// restoreNode passes a restore in place on to the node of the thread's sandbox.
+func restoreNode(ctx context.Context, svc Service, r snapshot.RestoreRequest) (snapshot.NodeName, error) {
+	if r.Node == "" && r.Into == "sandbox" && r.Mode == "exact" {
+		node, err := svc.SandboxNode(ctx, snapshot.SaveRequest{ThreadID: r.ThreadID})
+		if errors.Is(err, snapshot.ReuseNone) { // then there is none
+			return "", nil
+		}
+		return node, err
+	}
 	return r.Node, nil
 }
 

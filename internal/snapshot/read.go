@@ -330,5 +330,9 @@ func (s *Service) entry(ctx context.Context, rec *Record, path string) (Entry, e
 		}
 		break
 	}
-	return Entry{}, Errorf(MissingEntry, "checkpoint %q has no entry %q; checkpoint.files lists them", rec.ID, path).With("path", path)
+	return Entry{}, noEntry(rec, path)
+}
+
+func noEntry(rec *Record, path string) error {
+	return Errorf(MissingEntry, "checkpoint %q has no entry %q; checkpoint.files lists them", rec.ID, path).With("path", path)
 }

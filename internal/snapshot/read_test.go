@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -163,6 +164,66 @@ func TestRestore(t *testing.T) {
 	} {
 		if _, err := w.Restore(t.Context(), tc.req); !errors.Is(err, tc.want) {
 			t.Errorf("%+v: got %v, want %v", tc.req, err, tc.want)
+		}
+	}
+}
+
+// TestRestore_Exact changes the thread's own sandbox under lease and lock, and
+// treats any other directory as a new one.
+func TestRestore_Exact(t *testing.T) {
+	w := saved(t)
+	w.boxes.def.Policy.Exclude = []string{"x"}
+	exact := snapshot.RestoreRequest{ThreadID: "t", Path: "box", Into: "sandbox", Mode: "exact"}
+	w.trace = nil
+	r, err := w.Restore(t.Context(), exact)
+	key := w.boxes.Key("t", w.boxes.def, snapshot.Tenant{})
+	if err != nil || r.Key != key || r.Files != 2 {
+		t.Fatalf("restore: %+v, %v", r, err)
+	}
+	if to := w.ws.target; !to.Exact || to.CacheKey != string(key) || !reflect.DeepEqual(to.Policy, w.boxes.def.Policy) {
+		t.Errorf("target %+v", to)
+	}
+	if got, want := strings.Join(w.trace, ", "), fmt.Sprintf("acquire, lock sandbox:%s, instance, unlock, release", key); !strings.HasSuffix(got, want) {
+		t.Errorf("trace %q, want %q at its end", got, want)
+	}
+	for _, req := range []snapshot.RestoreRequest{{ThreadID: "t", Path: "elsewhere", Into: "sandbox", Mode: "exact"}, {ThreadID: "t", Path: "box", Into: "sandbox"}, {ThreadID: "t", Path: "box", Mode: "new"}} {
+		if _, err := w.Restore(t.Context(), req); err != nil || w.ws.target.Exact || w.ws.target.Confirm != nil {
+			t.Errorf("%+v: target %+v, %v", req, w.ws.target, err)
+		}
+	}
+	if _, err := w.Restore(t.Context(), snapshot.RestoreRequest{ThreadID: "t", Path: "a/b", Mode: "exact"}); err != nil || !w.ws.target.Exact || w.ws.target.CacheKey != "" {
+		t.Errorf("target %+v, %v", w.ws.target, err)
+	}
+	w.attach(t, "t")
+	held, err := w.leases.Leases.Acquire(t.Context(), "t", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Restore(t.Context(), exact); !errors.Is(err, snapshot.WriterConflict) {
+		t.Errorf("while another holds the thread: %v", err)
+	}
+	if err := w.leases.Leases.Release(t.Context(), held.Writer); err != nil {
+		t.Fatal(err)
+	}
+	w.leases.holds = snapshot.Errorf(snapshot.WriterLost, "taken over while the worker was held up")
+	if _, err := w.Restore(t.Context(), exact); !errors.Is(err, snapshot.WriterLost) {
+		t.Errorf("after a takeover: %v", err)
+	}
+}
+
+func TestRestore_Prefix(t *testing.T) {
+	w := saved(t)
+	for prefix, want := range map[string]string{"b": "b/c", "b/c": "b/c", "a": "a"} {
+		if _, err := w.Restore(t.Context(), snapshot.RestoreRequest{ThreadID: "t", Path: "x", Prefix: prefix}); err != nil {
+			t.Errorf("%s: %v", prefix, err)
+		}
+		if got := strings.Join(sortedKeys(w.ws.restored), " "); got != want {
+			t.Errorf("%s: restored %q, want %q", prefix, got, want)
+		}
+	}
+	for prefix, want := range map[string]snapshot.Code{"b/d": snapshot.MissingEntry, "a/b": snapshot.MissingEntry, "/a": snapshot.InvalidPath} {
+		if _, err := w.Restore(t.Context(), snapshot.RestoreRequest{ThreadID: "t", Path: "x", Prefix: prefix}); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", prefix, err, want)
 		}
 	}
 }

@@ -49,6 +49,8 @@ type RestoreRequest struct {
 	Path         string       `json:"path"`
 	Into         string       `json:"into,omitempty"` // "restore" (default) or "sandbox"
 	Node         NodeName     `json:"node,omitempty"`
+	Prefix       string       `json:"prefix,omitempty"`
+	Mode         string       `json:"mode,omitempty"` // "new" (default) or "exact"
 }
 
 type RestoreReply struct {

@@ -6,24 +6,25 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"syscall"
 	"time"
 
 	"sandkeep/internal/snapshot"
 )
 
 // capture is one walk over a tree. It holds the names of the directories on the
-// way to where it is, never the tree.
+// way to where it is and what the scan has ahead of it, never the tree.
 type capture struct {
-	t         *Trees
-	policy    *policy
-	w         snapshot.TreeWriter
-	cache     *statCache
-	report    *report
-	stats     snapshot.Stats
-	entries   int64
-	forbidden []os.FileInfo
-	read      snapshot.Phase
-	readTime  time.Duration
+	t        *Trees
+	strict   bool
+	scan     *scan
+	w        snapshot.TreeWriter
+	cache    *statCache
+	report   *report
+	stats    snapshot.Stats
+	entries  int64
+	read     snapshot.Phase
+	readTime time.Duration
 }
 
 // Capture hands the tree under dir to w, in path order. Coverage.Phases has
@@ -37,30 +38,37 @@ func (t *Trees) Capture(ctx context.Context, dir string, pol snapshot.Policy, ca
 	if err := t.CheckRoot(dir); err != nil {
 		return snapshot.Captured{}, err
 	}
-	root, err := os.OpenRoot(dir)
+	if err := settleDir(dir); err != nil {
+		return snapshot.Captured{}, err
+	}
+	root, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {
 		return snapshot.Captured{}, rootFault(err)
 	}
 	defer root.Close()
-	list, err := root.Open(".")
-	if err != nil {
-		return snapshot.Captured{}, rootFault(err)
-	}
-	defer list.Close()
 
 	start := time.Now()
-	c := &capture{t: t, policy: rules, w: w, report: newReport(t.redactor), forbidden: t.forbidden(),
-		cache: t.openCache(list, pol, cacheKey, start)}
+	c := &capture{t: t, w: w, report: newReport(t.redactor), strict: pol.Strict,
+		cache: t.openCache(root, pol, cacheKey, start), scan: t.newScan(rules, handle(root.Fd()))}
 	defer c.cache.close()
-	if err := c.walk(ctx, &dirWalk{root: root, down: &matches{}}); err != nil {
+	defer c.scan.close()
+	if err := c.walkRoot(ctx); err != nil {
 		return snapshot.Captured{}, err
 	}
-	if err := c.check(dir, list); err != nil {
+	if err := c.check(dir, root); err != nil {
 		return snapshot.Captured{}, err
 	}
 	c.cache.commit()
 	c.report.cov.Phases = c.phases(time.Since(start))
 	return snapshot.Captured{Stats: c.stats, Coverage: c.report.cov}, nil
+}
+
+func (c *capture) walkRoot(ctx context.Context) error {
+	root := c.scan.root
+	if c.scan.get(&root.first); root.err != nil {
+		return rootFault(root.err)
+	}
+	return c.walk(ctx, root)
 }
 
 func rootFault(err error) error {
@@ -69,18 +77,18 @@ func rootFault(err error) error {
 
 // check fails the capture of a directory that was removed or replaced meanwhile,
 // whose missing files would otherwise look deleted, and that of a strict policy.
-func (c *capture) check(dir string, list *os.File) error {
+func (c *capture) check(dir string, root *os.File) error {
 	now, err := os.Stat(dir)
 	if err == nil {
 		var then os.FileInfo
-		if then, err = list.Stat(); err == nil && !os.SameFile(now, then) {
+		if then, err = root.Stat(); err == nil && !os.SameFile(now, then) {
 			err = errors.New("another directory is in its place")
 		}
 	}
 	if err != nil {
 		return snapshot.Errorf(snapshot.WorkspaceChanged, "the workspace was removed or replaced while it was read; save again").Because(err)
 	}
-	if c.policy.Strict {
+	if c.strict {
 		return c.report.strict()
 	}
 	return nil
@@ -97,7 +105,7 @@ func (c *capture) phases(total time.Duration) map[string]snapshot.Phase {
 
 // doomed reports whether a strict save has failed already: then only the list of
 // its faults is still of use, and nothing more is read.
-func (c *capture) doomed() bool { return c.policy.Strict && len(c.report.faults) > 0 }
+func (c *capture) doomed() bool { return c.strict && len(c.report.faults) > 0 }
 
 // add hands an entry to the writer and counts it.
 func (c *capture) add(ctx context.Context, e snapshot.Entry) error {

@@ -161,7 +161,10 @@ func TestCapture_CoverageIsBounded(t *testing.T) {
 
 // at runs fn the first times that op is about to happen on path.
 func (b *bench) at(op, path string, times int, fn func()) {
+	var mu sync.Mutex // guards times
 	b.fault = func(o, p string) error {
+		mu.Lock()
+		defer mu.Unlock()
 		if o == op && p == path && times > 0 {
 			times--
 			fn()
@@ -531,8 +534,19 @@ func TestCapture_DirectoryEmptiedMeanwhile(t *testing.T) {
 	b.write("d/x", "1", "d.txt", "2")
 	b.at("list", "d/", 1, func() { must(t, os.Remove(filepath.Join(b.ws, "d/x"))) })
 	tree, got := b.capture(snapshot.Policy{})
+	if tree.paths() != "d d.txt" || len(got.Coverage.Unstable) != 0 {
+		t.Errorf("emptied before it was listed: paths are %q, coverage %+v", tree.paths(), got.Coverage)
+	}
+	b.write("d/x", "1")
+	opened := 0
+	b.at("open", "d/x", 2, func() {
+		if opened++; opened == 2 { // the first one shows that the directory needs no entry
+			must(t, os.Remove(filepath.Join(b.ws, "d/x")))
+		}
+	})
+	tree, got = b.capture(snapshot.Policy{})
 	if tree.paths() != "d.txt" || fmt.Sprint(got.Coverage.Unstable) != "[d]" {
-		t.Errorf("paths are %q, coverage %+v", tree.paths(), got.Coverage)
+		t.Errorf("emptied later: paths are %q, coverage %+v", tree.paths(), got.Coverage)
 	}
 }
 

@@ -2,10 +2,13 @@
 // captures a sandbox in path order, restores a manifest into a new directory,
 // and knows the secrets that must not be stored.
 //
-// Safety of a capture. Every name is looked up in an os.Root of its own
-// directory, lstat first, then an open that cannot block, and what was opened
-// must be what lstat saw: a link, pipe or device that is swapped in is never
-// followed or read. Sizes and digests come from the bytes that were read.
+// Safety of a capture. A directory is opened by its name in the open directory
+// above it, and files are looked up and opened by their names in theirs; no link
+// is followed, no open can block, and what was opened must be a directory, or
+// the file that was looked up: a link, pipe or device that is swapped in is
+// never followed or read. Sizes and digests come from the bytes that were read.
+// Workers look the tree up ahead of the walk; only the walk reads files, asks
+// the cache and hands on entries, in path order.
 //
 // Safety of the stat cache. A row is kept only if the file's mtime and ctime
 // were older than the start of the scan by more than the tick of the file
@@ -18,6 +21,14 @@
 // Safety of a restore. Everything is made in a hidden directory beside the
 // destination and published by one rename, which only an absent or empty
 // destination lets through. No link of the manifest is ever written through.
+//
+// Safety of a restore in place. All that is new is staged beside the directory.
+// Then a journal of the moves is synced, and entries are renamed out of and into
+// place, by their names in open directories, without following a link or
+// replacing anything; what was moved must be what was planned. A failure takes
+// the moves back in reverse. The removal of the journal is the commit; a stage
+// with a journal whose process is dead is taken back by New, by Capture of that
+// directory, and by the next restore beside it.
 //
 // Redaction covers the secrets as they are (in JSON, as decoded); encodings of
 // them, such as base64 or hex, are out of its scope.

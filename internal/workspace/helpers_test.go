@@ -1,10 +1,10 @@
 package workspace
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("SANDKEEP_TEST_UNREADABLE"); dir != "" {
 		os.Exit(captureUnreadable(dir))
 	}
+	if args := os.Getenv(killVar); args != "" {
+		os.Exit(exactUntilKilled(args))
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -36,7 +39,7 @@ type memTree struct {
 
 func newMemTree() *memTree { return &memTree{contents: map[snapshot.Digest][]byte{}} }
 
-func (m *memTree) Known(d snapshot.Digest, size int64) bool {
+func (m *memTree) Known(_ string, d snapshot.Digest, size int64) bool {
 	b, ok := m.contents[d]
 	return ok && int64(len(b)) == size
 }
@@ -59,7 +62,7 @@ func (m *memTree) Add(_ context.Context, e snapshot.Entry) error {
 	if n := len(m.entries); n > 0 && m.entries[n-1].Path >= e.Path {
 		return fmt.Errorf("entry %q after %q", e.Path, m.entries[n-1].Path)
 	}
-	if e.Kind == snapshot.KindFile && !m.Known(e.Digest, e.Size) {
+	if e.Kind == snapshot.KindFile && !m.Known(e.Path, e.Digest, e.Size) {
 		return fmt.Errorf("content of %q is not known", e.Path)
 	}
 	m.entries = append(m.entries, e)
@@ -122,6 +125,7 @@ type bench struct {
 func newBench(t testing.TB, secrets ...string) *bench {
 	t.Helper()
 	base := t.TempDir()
+	t.Cleanup(func() { _ = removeAll(filepath.Join(base, "state")) }) // with what only its owner may not remove
 	return benchIn(t, base, secrets...)
 }
 
@@ -162,12 +166,38 @@ func (b *bench) write(pairs ...string) {
 	}
 }
 
+// captureIn is capture for a process without a test.
+func (b *bench) captureIn(ctx context.Context) (*memTree, error) {
+	tree := newMemTree()
+	_, err := b.Capture(ctx, b.ws, snapshot.Policy{}, "", tree)
+	return tree, err
+}
+
 func (b *bench) capture(pol snapshot.Policy) (*memTree, snapshot.Captured) {
 	b.t.Helper()
 	tree := newMemTree()
 	got, err := b.Capture(b.t.Context(), b.ws, pol, "", tree)
 	must(b.t, err)
 	return tree, got
+}
+
+// Open streams the whole content of a file's entry.
+type Open = func(context.Context, snapshot.Entry) (io.ReadCloser, error)
+
+// loose are contents without packs.
+type loose Open
+
+func (l loose) OpenFile(ctx context.Context, e snapshot.Entry, _, _ int64) (io.ReadCloser, error) {
+	return l(ctx, e)
+}
+
+func (loose) ReadPack(context.Context, []snapshot.Piece, func(int, []byte) error) error {
+	return errors.New("there are no packs")
+}
+
+// Restore restores into a new directory.
+func (b *bench) Restore(ctx context.Context, root, path string, entries iter.Seq2[snapshot.Entry, error], open Open) (files, bytes int64, err error) {
+	return b.Trees.Restore(ctx, snapshot.Target{Root: root, Path: path}, entries, loose(open))
 }
 
 func (b *bench) restore(path string, tree *memTree) error {
@@ -220,5 +250,3 @@ func wantCode(t testing.TB, err error, code snapshot.Code) {
 }
 
 func bg() context.Context { return context.Background() }
-
-func newReader(data []byte) *bufio.Reader { return bufio.NewReader(bytes.NewReader(data)) }

@@ -6,11 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"os"
 	"syscall"
 	"time"
-	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 
 	"sandkeep/internal/snapshot"
 )
@@ -23,135 +22,105 @@ const (
 	readSlack = 1 << 20
 )
 
-// leaf captures whatever is not a directory.
-func (c *capture) leaf(ctx context.Context, d *dirWalk, name string) error {
-	path := d.path + name
+// leaf captures whatever is not a directory. What was replaced since it was
+// looked up is looked up again.
+func (c *capture) leaf(ctx context.Context, d *dir, p *place) error {
 	for try := 1; ; try++ {
-		if err := c.t.fault("lstat", path); err != nil {
-			return c.failed(path, err)
-		}
-		info, err := d.root.Lstat(name)
-		switch {
-		case err != nil:
-			return c.failed(path, err)
-		case info.Mode().Type() == os.ModeSymlink:
-			err = c.symlink(ctx, d, name)
-		case info.Mode().IsRegular():
-			err = c.file(ctx, d, name, info, try == maxReads)
-		case info.IsDir():
-			err = errReplaced // a file when the directory was listed
-		default:
-			c.report.skip(path, kindName(info.Mode()), snapshot.UnsupportedEntry)
-			return nil
-		}
+		err := c.tryLeaf(ctx, d, p, try == maxReads)
 		if !errors.Is(err, errReplaced) {
 			return err
 		}
 		if try == maxReads {
-			c.report.unstable(path)
+			c.report.unstable(p.path)
 			return nil
 		}
+		c.scan.look(d, p)
 	}
 }
 
-func kindName(m os.FileMode) string {
+// tryLeaf returns errReplaced to be called again.
+func (c *capture) tryLeaf(ctx context.Context, d *dir, p *place, last bool) error {
 	switch {
-	case m&os.ModeNamedPipe != 0:
+	case errors.Is(p.err, errReplaced):
+		return p.err
+	case p.err != nil:
+		return c.failed(p.path, p.err)
+	case p.is(unix.S_IFREG):
+		return c.file(ctx, d, p, last)
+	case p.is(unix.S_IFDIR):
+		return errReplaced // a file when the directory was listed
+	case !p.is(unix.S_IFLNK):
+		c.report.skip(p.path, kindName(p.mode), snapshot.UnsupportedEntry)
+		return nil
+	case p.what == unsupportedPlace: // since it was looked up again
+		c.report.skip(p.path, p.note, snapshot.UnsupportedEntry)
+		return nil
+	}
+	return c.add(ctx, snapshot.Entry{Path: p.path, Kind: snapshot.KindSymlink, Target: p.target})
+}
+
+func kindName(mode uint32) string {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFIFO:
 		return "named pipe"
-	case m&os.ModeSocket != 0:
+	case unix.S_IFSOCK:
 		return "socket"
-	case m&os.ModeDevice != 0:
+	case unix.S_IFBLK, unix.S_IFCHR:
 		return "device"
 	}
 	return "not a file, directory or symbolic link"
 }
 
-func (c *capture) symlink(ctx context.Context, d *dirWalk, name string) error {
-	path := d.path + name
-	target, reason, err := c.readlink(d, name)
-	switch {
-	case err != nil:
-		if err = replacedIf(err, syscall.EINVAL); errors.Is(err, errReplaced) {
-			return err
-		}
-		return c.failed(path, err)
-	case reason != "":
-		c.report.skip(path, reason, snapshot.UnsupportedEntry)
-		return nil
-	}
-	return c.add(ctx, snapshot.Entry{Path: path, Kind: snapshot.KindSymlink, Target: target})
-}
-
-// readlink reads a link's target, as it is; reason is why it can't be kept.
-func (c *capture) readlink(d *dirWalk, name string) (target, reason string, err error) {
-	target, err = d.root.Readlink(name)
-	switch {
-	case err != nil:
-		return "", "", err
-	case !utf8.ValidString(target):
-		return "", "target is not UTF-8", nil
-	case c.t.redactor.Text(target) != target:
-		return "", "secret in its target", nil
-	}
-	return target, "", nil
-}
-
 // open opens a regular file without following or waiting for anything.
-func (c *capture) open(d *dirWalk, name string) (*os.File, os.FileInfo, error) {
-	if err := c.t.fault("open", d.path+name); err != nil {
-		return nil, nil, err
+func (c *capture) open(d *dir, p *place) (handle, attr, error) {
+	if err := c.t.fault("open", p.path); err != nil {
+		return noHandle, attr{}, err
 	}
-	// A link that is swapped in is followed inside this directory at most, and
-	// what it leads to is not the file that lstat saw.
-	f, err := d.root.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := d.handle.open(d.base(p.path), 0)
 	if err != nil {
-		return nil, nil, replacedIf(err, syscall.ENXIO, syscall.ELOOP, syscall.ENOTDIR)
+		return noHandle, attr{}, replacedIf(err, unix.ENXIO, unix.ELOOP, unix.ENOTDIR)
 	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
+	a, err := f.stat()
+	if err == nil && (!a.is(unix.S_IFREG) || a.inode != p.inode || a.device != p.device) {
 		err = errReplaced
 	}
 	if err != nil {
-		_ = f.Close()
-		return nil, nil, err
+		f.close()
+		return noHandle, attr{}, err
 	}
-	return f, info, nil
+	return f, a, nil
 }
 
 // file captures a regular file, from the stat cache or by reading it. It
 // returns errReplaced to be called again.
-func (c *capture) file(ctx context.Context, d *dirWalk, name string, seen os.FileInfo, last bool) error {
-	path := d.path + name
+func (c *capture) file(ctx context.Context, d *dir, p *place, last bool) error {
 	if c.doomed() {
 		return nil
 	}
-	if s, ok := sysStat(seen); ok {
-		if row, hit := c.cache.lookup(path, s); hit && c.w.Known(row.digest, s.size) {
-			row.stat = s
-			return c.keepFile(ctx, seen, row)
-		}
+	if row, hit := c.cache.lookup(p.path, p.stat); hit && c.w.Known(p.path, row.digest(), p.size) {
+		got := content{row.digest(), p.size, row.redactions()}
+		c.cache.keepRow()
+		return c.addFile(ctx, p.path, p.attr, got)
 	}
-	f, info, err := c.open(d, name)
-	if err == nil && !os.SameFile(info, seen) {
-		_ = f.Close()
-		err = errReplaced
-	}
+	f, before, err := c.open(d, p)
 	switch {
 	case errors.Is(err, errReplaced):
 		return err
 	case err != nil:
-		return c.failed(path, err)
+		return c.failed(p.path, err)
 	}
-	defer f.Close()
-	return c.readFile(ctx, path, f, last)
+	defer f.close()
+	return c.readFile(ctx, p.path, openFile{f, before}, last)
+}
+
+// openFile is a file and what it was when it was opened.
+type openFile struct {
+	handle
+	before attr
 }
 
 // readFile reads a file whose stat must be the same before and after.
-func (c *capture) readFile(ctx context.Context, path string, f *os.File, last bool) error {
-	before, err := f.Stat()
-	if err != nil {
-		return c.failed(path, err)
-	}
+func (c *capture) readFile(ctx context.Context, path string, f openFile, last bool) error {
 	src := &source{next: func(p []byte) (int, error) {
 		if err := ctx.Err(); err != nil {
 			return 0, err
@@ -160,8 +129,8 @@ func (c *capture) readFile(ctx context.Context, path string, f *os.File, last bo
 			return 0, err
 		}
 		return f.Read(p)
-	}, left: before.Size() + readSlack}
-	row, err := c.put(ctx, path, src)
+	}, left: f.before.size + readSlack}
+	got, err := c.put(ctx, path, src)
 	switch {
 	case src.err != nil && ctx.Err() == nil:
 		return c.failed(path, src.err)
@@ -171,36 +140,31 @@ func (c *capture) readFile(ctx context.Context, path string, f *os.File, last bo
 	case err != nil:
 		return fmt.Errorf("store %q: %w", path, err)
 	}
-	after, err := f.Stat()
+	after, err := f.stat()
 	if err != nil {
 		return c.failed(path, err)
 	}
-	was, okBefore := sysStat(before)
-	is, okAfter := sysStat(after)
-	stable := okBefore && okAfter && was == is && row.stat.size == is.size
 	switch {
-	case stable:
-		row.stat = is
+	case f.before.stat == after.stat && got.size == after.size:
+		c.cache.keep(path, after.stat, got)
 	case !last:
 		return errReplaced
 	default:
 		c.report.unstable(path)
 	}
-	return c.keepFile(ctx, after, row)
+	return c.addFile(ctx, path, after, got)
 }
 
-// keepFile adds the entry of a file; its size and digest are those of the row,
-// which goes into the stat cache if it has a whole stat.
-func (c *capture) keepFile(ctx context.Context, info os.FileInfo, row cacheRow) error {
-	c.report.cov.Redactions += row.redactions
-	if err := c.add(ctx, snapshot.Entry{Path: row.path, Kind: snapshot.KindFile, Mode: uint16(info.Mode().Perm()),
-		Mtime: nanos(info.ModTime()), Size: row.stat.size, Digest: row.digest}); err != nil {
-		return err
-	}
-	if row.stat.ctime != 0 {
-		c.cache.keep(row)
-	}
-	return nil
+// content is what a file was when it was read, without its secrets.
+type content struct {
+	digest     snapshot.Digest
+	size       int64
+	redactions int64
+}
+
+func (c *capture) addFile(ctx context.Context, path string, a attr, got content) error {
+	c.report.cov.Redactions += got.redactions
+	return c.add(ctx, snapshot.Entry{Path: path, Kind: snapshot.KindFile, Mode: a.perm(), Mtime: a.mtime, Size: got.size, Digest: got.digest})
 }
 
 // source reads at most left bytes and remembers why a read failed.
@@ -225,28 +189,26 @@ func (s *source) Read(p []byte) (int, error) {
 var errTooLarge = errors.New("too large")
 
 // put hands the redacted bytes of a file to the writer.
-func (c *capture) put(ctx context.Context, path string, src io.Reader) (cacheRow, error) {
-	row := cacheRow{path: path}
+func (c *capture) put(ctx context.Context, path string, src io.Reader) (got content, err error) {
 	start := time.Now()
 	defer func() { c.readTime += time.Since(start) }()
 	if isGitConfig(path) {
 		data, err := io.ReadAll(io.LimitReader(src, maxGitConfig+1))
 		if err != nil {
-			return row, err
+			return got, err
 		}
 		if len(data) > maxGitConfig {
-			return row, errTooLarge
+			return got, errTooLarge
 		}
-		row.redactions = redactGitConfig(data)
+		got.redactions = redactGitConfig(data)
 		src = bytes.NewReader(data)
 	}
 	clean := c.t.redactor.Reader(src)
-	var err error
-	row.digest, row.stat.size, err = c.w.Put(ctx, clean)
-	row.redactions += clean.Redactions()
+	got.digest, got.size, err = c.w.Put(ctx, clean)
+	got.redactions += clean.Redactions()
 	c.read.Count++
-	c.read.Bytes += row.stat.size
-	return row, err
+	c.read.Bytes += got.size
+	return got, err
 }
 
 // errnoText is the system's word for an error, without the host path in it.
@@ -255,15 +217,4 @@ func errnoText(err error) string {
 		return errno.Error()
 	}
 	return "unknown error"
-}
-
-// nanos saturates: file systems know times that nanoseconds in 64 bits do not.
-func nanos(t time.Time) int64 {
-	switch {
-	case t.Before(time.Unix(0, math.MinInt64)):
-		return math.MinInt64
-	case t.After(time.Unix(0, math.MaxInt64)):
-		return math.MaxInt64
-	}
-	return t.UnixNano()
 }

@@ -13,6 +13,7 @@ import (
 const (
 	ruleStore   = "store"   // directories of the worker itself
 	ruleInclude = "include" // what no include pattern names
+	ruleOutside = "outside" // what an exact restore does not look at
 )
 
 // pattern is one line of a policy in the .dockerignore dialect.
@@ -27,6 +28,7 @@ type pattern struct {
 type policy struct {
 	snapshot.Policy
 	include, exclude []pattern
+	only             string // names that do not lie at or under it are left out; "" for none
 }
 
 // matches is what a directory hands down: the rules that matched it or a parent.
@@ -36,7 +38,8 @@ type matches struct {
 }
 
 // verdict says what to do with a path. With a rule it is excluded, and walk
-// tells whether something below it may be kept all the same.
+// tells whether something below it may be kept all the same. Only a directory
+// that is kept or walked needs what it hands down.
 type verdict struct {
 	rule string
 	walk bool
@@ -125,15 +128,25 @@ func (p *policy) judge(up *matches, name, base string, isDir bool) verdict {
 			return verdict{rule: rule}
 		}
 	}
-	down := &matches{rule: up.rule}
-	if down.rule == "" && !p.NoDefaultExcludes {
-		down.rule = defaultRule(base)
+	rule := up.rule
+	if rule == "" && !p.NoDefaultExcludes {
+		rule = defaultRule(base)
 	}
-	excluded, included := down.rule, len(p.include) == 0
+	if len(p.include)+len(p.exclude) == 0 { // the most common policy
+		return verdict{rule: rule, down: up} // what a default rule excludes is not walked
+	}
+	return p.judgePatterns(up, rule, name, isDir)
+}
+
+func (p *policy) judgePatterns(up *matches, rule, name string, isDir bool) verdict {
+	down := matches{rule: rule}
+	excluded, included := rule, len(p.include) == 0
 	line := oneLine(name)
 	for i := range p.exclude {
 		hit := i < len(up.exclude) && up.exclude[i] || p.exclude[i].match(line)
-		down.exclude = append(down.exclude, hit)
+		if isDir {
+			down.exclude = append(down.exclude, hit)
+		}
 		if hit && p.exclude[i].negated {
 			excluded = ""
 		} else if hit {
@@ -142,16 +155,21 @@ func (p *policy) judge(up *matches, name, base string, isDir bool) verdict {
 	}
 	for i := range p.include {
 		hit := i < len(up.include) && up.include[i] || p.include[i].match(line)
-		down.include = append(down.include, hit)
+		if isDir {
+			down.include = append(down.include, hit)
+		}
 		if hit {
 			included = !p.include[i].negated
 		}
 	}
-	v := verdict{rule: excluded, down: down}
+	v := verdict{rule: excluded}
 	if excluded == "" && !included {
 		v.rule = ruleInclude
 	}
-	v.walk = isDir && (excluded == "" || anyReaches(p.exclude, true, name)) && (included || anyReaches(p.include, false, name))
+	if isDir {
+		v.walk = (excluded == "" || anyReaches(p.exclude, true, name)) && (included || anyReaches(p.include, false, name))
+		v.down = &matches{down.rule, down.include, down.exclude}
+	}
 	return v
 }
 
@@ -199,8 +217,10 @@ func credentialRule(name, base string) string {
 	if credentialNames[base] {
 		return base
 	}
-	if parent := path.Base(path.Dir(name)); credentialPaths[parent+"/"+base] {
-		return parent + "/" + base
+	if above := len(name) - len(base) - 1; above > 0 {
+		if two := name[strings.LastIndexByte(name[:above], '/')+1:]; credentialPaths[two] {
+			return two
+		}
 	}
 	for _, prefix := range credentialPrefixes {
 		if strings.HasPrefix(base, prefix) {

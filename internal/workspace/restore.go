@@ -3,6 +3,7 @@ package workspace
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"iter"
@@ -15,17 +16,23 @@ import (
 	"sandkeep/internal/snapshot"
 )
 
-// Open streams the whole content of a file's entry.
-type Open = func(context.Context, snapshot.Entry) (io.ReadCloser, error)
-
-// Restore writes entries into the new or empty directory path below the root
-// "restore" or "sandbox". open is called by up to four goroutines at once.
-func (t *Trees) Restore(ctx context.Context, root, path string, entries iter.Seq2[snapshot.Entry, error], open Open) (files, bytes int64, err error) {
-	dest, err := t.destination(root, path)
+// Restore writes entries into a directory below the root "restore" or "sandbox"
+// and returns how many files and bytes it had to write. from is used by several
+// goroutines at once.
+func (t *Trees) Restore(ctx context.Context, to snapshot.Target, entries iter.Seq2[snapshot.Entry, error], from snapshot.Contents) (files, bytes int64, err error) {
+	dest, err := t.destination(to.Root, to.Path)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer dest.close()
+	if to.Exact {
+		if full, err := dest.isFull(); err != nil {
+			return 0, 0, err
+		} else if full {
+			return t.restoreExact(ctx, dest, to, entries, from)
+		}
+		dest.leave()
+	}
 	defer func() {
 		if err != nil {
 			dest.removeMade()
@@ -41,20 +48,42 @@ func (t *Trees) Restore(ctx context.Context, root, path string, entries iter.Seq
 			stage.remove()
 		}
 	}()
-	if files, bytes, err = t.fill(ctx, stage, entries, open); err != nil {
-		return 0, 0, err
+	f := newFill(ctx, stage.top(), stage.umask, from)
+	if err = f.finish(t.feed(f, entries)); err == nil {
+		err = f.setModes()
 	}
-	if err = stage.setModes(dest.mode); err != nil {
+	if err != nil {
 		return 0, 0, err
 	}
 	if err = dest.publish(stage); err != nil {
 		return 0, 0, err
 	}
-	return files, bytes, nil
+	return f.files, f.bytes, nil
+}
+
+// feed hands all entries on.
+func (t *Trees) feed(f *fill, entries iter.Seq2[snapshot.Entry, error]) error {
+	var check manifestCheck
+	for e, err := range entries {
+		if err != nil {
+			return fmt.Errorf("read manifest: %w", err)
+		}
+		if err := check.next(e); err != nil {
+			return err
+		}
+		if err := t.fault("write", e.Path); err != nil {
+			return diskFault("write", e.Path, err)
+		}
+		if err := f.add(e); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // destination is the way from a root to the directory that a restore makes.
 type destination struct {
+	dir   string // host path of the named root
 	path  string
 	parts []string
 	roots []*os.Root // the named root and the parents below it
@@ -89,7 +118,7 @@ func (t *Trees) destination(root, path string) (*destination, error) {
 	if err != nil {
 		return nil, diskFault("open the root above", path, err)
 	}
-	return &destination{path: path, parts: parts, roots: []*os.Root{r}, mode: snapshot.DefaultDirMode}, nil
+	return &destination{dir: dir, path: path, parts: parts, roots: []*os.Root{r}, mode: snapshot.DefaultDirMode}, nil
 }
 
 func (d *destination) parent() *os.Root { return d.roots[len(d.roots)-1] }
@@ -113,22 +142,27 @@ func (d *destination) prepare() (s *stage, err error) {
 			return s, err
 		}
 		d.removeMade()
-		for _, r := range d.roots[1:] {
-			_ = r.Close()
-		}
-		d.roots, d.made, d.mode = d.roots[:1], 0, snapshot.DefaultDirMode
+		d.leave()
 	}
 	return nil, err
+}
+
+// leave goes back to the named root.
+func (d *destination) leave() {
+	for _, r := range d.roots[1:] {
+		_ = r.Close()
+	}
+	d.roots, d.made, d.mode = d.roots[:1], 0, snapshot.DefaultDirMode
 }
 
 func (d *destination) makeStage() (*stage, error) {
 	if err := d.makeParents(); err != nil {
 		return nil, err
 	}
+	removeStale(d.parent())
 	if err := d.checkFree(); err != nil {
 		return nil, err
 	}
-	removeStale(d.parent())
 	s, err := newStage(d.parent())
 	if err != nil {
 		return nil, diskFault("make a staging directory for", d.path, err)
@@ -257,6 +291,9 @@ func (d *destination) notEmpty() error {
 // publish moves the staged tree to its place. The rename replaces an empty
 // directory and nothing else, which is the last and deciding check.
 func (d *destination) publish(s *stage) error {
+	if err := s.top().chmod(uint32(d.mode)); err != nil {
+		return diskFault("set the mode of", d.path, err)
+	}
 	dir, err := d.parent().Open(".")
 	if err != nil {
 		return diskFault("publish", d.path, err)

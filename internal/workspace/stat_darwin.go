@@ -21,7 +21,28 @@ func hasLocalClock(dir *os.File) bool {
 }
 
 // setMtime is exact to the microsecond here, which is what the system offers.
-func setMtime(f *os.File, ns int64) error {
+func (h handle) setMtime(ns int64) error {
 	tv := unix.NsecToTimeval(ns)
-	return unix.Futimes(int(f.Fd()), []unix.Timeval{tv, tv})
+	return unix.Futimes(int(h), []unix.Timeval{tv, tv})
+}
+
+// names reads the directory. add must not keep the name.
+func (h handle) names(_ []byte, add func(name []byte, k kind)) error {
+	again, err := h.open(".", unix.O_DIRECTORY) // the file closes it
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(again), ".")
+	defer f.Close()
+	list, err := f.Readdirnames(-1)
+	for _, n := range list {
+		add([]byte(n), kindUnknown)
+	}
+	return err
+}
+
+// machine tells this machine from others.
+func machine() string {
+	id, _ := unix.Sysctl("kern.uuid")
+	return id
 }

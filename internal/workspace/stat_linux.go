@@ -1,6 +1,8 @@
 package workspace
 
 import (
+	"bytes"
+	"encoding/binary"
 	"os"
 	"syscall"
 	"unsafe"
@@ -28,19 +30,66 @@ func hasLocalClock(dir *os.File) bool {
 	return unix.Fstatfs(int(dir.Fd()), &s) == nil && localFileSystems[uint32(s.Type)]
 }
 
-// setMtime sets a file's mtime through its handle.
-func setMtime(f *os.File, ns int64) error {
+// setMtime sets the mtime of an open file or directory.
+func (h handle) setMtime(ns int64) error {
 	times := [2]unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(ns)}
-	conn, err := f.SyscallConn()
-	if err != nil {
-		return err
+	for {
+		_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(h), 0, uintptr(unsafe.Pointer(&times)), 0, 0, 0)
+		switch errno {
+		case 0:
+			return nil
+		case unix.EINTR:
+		default:
+			return errno
+		}
 	}
-	var errno syscall.Errno
-	err = conn.Control(func(fd uintptr) {
-		_, _, errno = unix.Syscall6(unix.SYS_UTIMENSAT, fd, 0, uintptr(unsafe.Pointer(&times)), 0, 0, 0)
-	})
-	if err == nil && errno != 0 {
-		err = errno
+}
+
+// names reads the directory from where its handle is, which is its beginning
+// once. buf is room to read into. add must not keep the name.
+func (h handle) names(buf []byte, add func(name []byte, k kind)) error {
+	const nameAt = int(unsafe.Offsetof(unix.Dirent{}.Name))
+	for {
+		n, err := unix.ReadDirent(int(h), buf)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return err
+		case n <= 0:
+			return nil
+		}
+		for rest := buf[:n]; len(rest) > 0; {
+			if len(rest) < nameAt {
+				return unix.EIO
+			}
+			size := int(binary.NativeEndian.Uint16(rest[unsafe.Offsetof(unix.Dirent{}.Reclen):]))
+			if size <= nameAt || size > len(rest) {
+				return unix.EIO
+			}
+			record := rest[:size]
+			rest = rest[size:]
+			name, _, _ := bytes.Cut(record[nameAt:], []byte{0})
+			if string(name) == "." || string(name) == ".." {
+				continue
+			}
+			add(name, kindOf(record[unsafe.Offsetof(unix.Dirent{}.Type)]))
+		}
 	}
-	return err
+}
+
+func kindOf(t byte) kind {
+	switch t {
+	case unix.DT_UNKNOWN:
+		return kindUnknown
+	case unix.DT_DIR:
+		return kindDir
+	}
+	return kindLeaf
+}
+
+// machine tells this machine from others.
+func machine() string {
+	id, _ := os.ReadFile("/etc/machine-id")
+	return string(id)
 }

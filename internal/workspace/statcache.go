@@ -4,11 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"hash/crc32"
 	"io"
 	"os"
 	"path/filepath"
@@ -18,53 +15,26 @@ import (
 )
 
 // A stat cache is a file of cacheMagic, a key of 32 bytes, and rows in path
-// order, each as its CRC-32C, the length of its body, and the body. A wrong
-// row ends the cache: what is after it is read again.
-const (
-	cacheMagic = "sandkeep stat cache 1\n"
-	maxRow     = snapshot.MaxPathBytes + 128
-)
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// stat is what tells one state of a file from another.
-type stat struct {
-	size, mtime, ctime int64
-	inode, device      uint64
-}
-
-// settled reports whether any write after start must change the ctime. The
-// kernel takes time stamps from a clock that ticks every 10 ms at the slowest;
-// a file system that keeps whole seconds (seen by the ctime, which nobody can
-// set) is given two of them.
-func (s stat) settled(start time.Time) bool {
-	tick := 100 * time.Millisecond
-	if s.ctime%int64(time.Second) == 0 {
-		tick = 2 * time.Second
-	}
-	limit := start.Add(-tick).UnixNano()
-	return s.mtime < limit && s.ctime < limit
-}
-
-type cacheRow struct {
-	path       string
-	stat       stat // the device is that of the key
-	digest     snapshot.Digest
-	redactions int64
-}
+// order. A wrong row ends the cache: what is after it is read again.
+const cacheMagic = "sandkeep stat cache 2\n"
 
 // statCache reads the rows of the scan before and writes those of this one,
-// both in path order. A nil cache knows nothing.
+// both in path order. As long as these are the same nothing is written. A nil
+// cache knows nothing.
 type statCache struct {
 	file   string
 	start  time.Time
 	device uint64
-	old    *os.File
+	head   []byte   // magic and key
+	old    *os.File // nil: none that can be used
 	in     *bufio.Reader
-	row    cacheRow // the first one that was not passed
-	more   bool
-	tmp    *os.File
+	row    cacheRow // of old: the first one that was not passed; nil at the end
+	at     int64    // where that begins
+	kept   bool     // it is among the new rows
+	tmp    *os.File // the new cache, once it differs from the old
 	out    *bufio.Writer
+	buf    []byte
+	failed bool
 }
 
 // openCache never fails: a cache that can't be used is none.
@@ -77,77 +47,158 @@ func (t *Trees) openCache(dir *os.File, pol snapshot.Policy, cacheKey string, st
 	if !ok {
 		return nil
 	}
-	name := sha256.Sum256([]byte(cacheKey))
-	c := &statCache{file: filepath.Join(t.cacheDir(), fmt.Sprintf("%x", name)), start: start, device: root.device}
-	key := t.cacheKey(root, pol)
-	c.openOld(key)
-	c.tmp, err = os.CreateTemp(t.cacheDir(), "new-*")
-	if err != nil {
-		return c
-	}
-	c.out = bufio.NewWriterSize(c.tmp, 64<<10)
-	_, _ = c.out.WriteString(cacheMagic) // an error of the file shows at the flush
-	_, _ = c.out.Write(key)
+	c := &statCache{file: filepath.Join(t.cacheDir(), cacheName(cacheKey)), start: start, device: root.device,
+		head: append([]byte(cacheMagic), t.cacheKey(root, pol)...)}
+	c.openOld()
 	return c
 }
 
-// cacheKey changes with whatever a row's digest depends on besides the file.
+func cacheName(cacheKey string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(cacheKey))) }
+
+// cacheKey changes with whatever a row's digest depends on besides the file,
+// and with the machine, which another's inodes mean nothing to.
 func (t *Trees) cacheKey(root stat, pol snapshot.Policy) []byte {
 	h := sha256.New()
 	rules, _ := json.Marshal(pol) // strings and flags only
-	fmt.Fprintf(h, "%d %d %q %q", root.device, root.inode, rules, t.redactor.fingerprint(t.salt))
+	fmt.Fprintf(h, "%q %d %d %q %q", machine(), root.device, root.inode, rules, t.redactor.fingerprint(t.salt))
 	return h.Sum(nil)
 }
 
-func (c *statCache) openOld(key []byte) {
+func (c *statCache) openOld() {
 	f, err := os.Open(c.file)
 	if err != nil {
 		return
 	}
 	in := bufio.NewReaderSize(f, 64<<10)
-	head := make([]byte, len(cacheMagic)+len(key))
-	if _, err := io.ReadFull(in, head); err != nil || !bytes.Equal(head, append([]byte(cacheMagic), key...)) {
+	head := make([]byte, len(c.head))
+	if _, err := io.ReadFull(in, head); err != nil || !bytes.Equal(head, c.head) {
 		_ = f.Close()
 		return
 	}
-	c.old, c.in = f, in
-	c.advance()
+	c.old, c.in, c.at = f, in, int64(len(head))
+	c.peek()
+}
+
+func (c *statCache) peek() {
+	var err error
+	c.kept = false
+	if c.row, err = peekRow(c.in); err != nil && err != io.EOF {
+		c.diverge() // what is after the damage goes
+	}
 }
 
 func (c *statCache) advance() {
-	var err error
-	c.row, err = readRow(c.in)
-	c.more = err == nil
+	if !c.kept {
+		c.diverge()
+	}
+	c.at += int64(len(c.row))
+	_, _ = c.in.Discard(len(c.row)) // it is in the buffer
+	c.peek()
 }
 
-// lookup finds the row of an unchanged file. Paths come in order.
+// lookup finds the row of an unchanged file; it is good until the next lookup.
+// Paths come in order.
 func (c *statCache) lookup(path string, s stat) (cacheRow, bool) {
 	if c == nil {
-		return cacheRow{}, false
+		return nil, false
 	}
-	for c.more && c.row.path < path {
+	for c.row != nil && string(c.row.path()) < path {
 		c.advance()
 	}
-	s2 := s
-	s2.device = 0
-	return c.row, c.more && c.row.path == path && s.device == c.device && c.row.stat == s2
+	return c.row, c.isHit(c.row, path, s)
 }
 
-// keep adds a row if it can be trusted later.
-func (c *statCache) keep(r cacheRow) {
-	if c == nil || c.out == nil || r.stat.device != c.device || !r.stat.settled(c.start) {
+func (c *statCache) isHit(row cacheRow, path string, s stat) bool {
+	return row != nil && s.device == c.device && string(row.path()) == path && row.is(s)
+}
+
+// foresees reports whether a lookup that is due later will find the file. It
+// sees as far as the buffer goes.
+func (c *statCache) foresees(path string, s stat) bool {
+	if c == nil || c.row == nil {
+		return false
+	}
+	for rest, _ := c.in.Peek(c.in.Buffered()); len(rest) >= rowPath && len(rest) >= rowLength(rest); {
+		row := cacheRow(rest[:rowLength(rest)])
+		if string(row.path()) >= path {
+			return row.isSound() && c.isHit(row, path, s)
+		}
+		rest = rest[len(row):]
+	}
+	return false
+}
+
+// keepRow keeps the row that lookup has found if it can still be trusted later.
+func (c *statCache) keepRow() {
+	if c.row.isSettled(c.start) {
+		c.write(c.row)
+		c.kept = true
+	}
+}
+
+// keep adds the row of a file that was read, if it can be trusted later.
+func (c *statCache) keep(path string, s stat, got content) {
+	if c == nil || s.device != c.device || !s.settled(c.start) {
 		return
 	}
-	_, _ = c.out.Write(r.encode())
+	c.buf = appendRow(c.buf[:0], path, s, got)
+	if bytes.Equal(c.buf, c.row) {
+		c.keepRow()
+		return
+	}
+	c.diverge()
+	c.write(c.buf)
+}
+
+func (c *statCache) write(row cacheRow) {
+	if c.tmp != nil {
+		_, _ = c.out.Write(row) // an error of the file shows at the flush
+	}
+}
+
+// diverge begins a new cache with what it shares with the old one.
+func (c *statCache) diverge() {
+	if c.tmp != nil || c.failed {
+		return
+	}
+	var err error
+	if c.tmp, err = os.CreateTemp(filepath.Dir(c.file), "new-*"); err != nil {
+		c.failed = true
+		return
+	}
+	c.out = bufio.NewWriterSize(c.tmp, 64<<10)
+	_, _ = c.out.Write(c.head)
+	if c.old == nil {
+		return
+	}
+	from := int64(len(c.head))
+	if _, err := io.Copy(c.out, io.NewSectionReader(c.old, from, c.at-from)); err != nil {
+		c.giveUp()
+	}
+}
+
+func (c *statCache) giveUp() {
+	_ = c.tmp.Close()
+	_ = os.Remove(c.tmp.Name())
+	c.tmp, c.failed = nil, true
 }
 
 // commit puts the new rows in the place of the old ones. A cache that can't be
 // written is left as it was: the next scan reads more, nothing else.
 func (c *statCache) commit() {
-	if c == nil || c.out == nil {
+	if c == nil {
 		return
 	}
-	if c.out.Flush() == nil && c.tmp.Close() == nil && os.Rename(c.tmp.Name(), c.file) == nil {
+	if c.row != nil && c.kept {
+		c.advance()
+	}
+	if c.row != nil || c.old == nil {
+		c.diverge()
+	}
+	switch {
+	case c.tmp == nil && c.old != nil:
+		_ = handle(c.old.Fd()).setMtime(time.Now().UnixNano()) // it is in use
+	case c.tmp != nil && c.out.Flush() == nil && c.tmp.Close() == nil && os.Rename(c.tmp.Name(), c.file) == nil:
 		c.tmp = nil
 	}
 }
@@ -160,57 +211,6 @@ func (c *statCache) close() {
 		_ = c.old.Close()
 	}
 	if c.tmp != nil {
-		_ = c.tmp.Close()
-		_ = os.Remove(c.tmp.Name())
+		c.giveUp()
 	}
-}
-
-func (r cacheRow) encode() []byte {
-	body := binary.AppendUvarint(nil, uint64(len(r.path)))
-	body = append(body, r.path...)
-	for _, v := range []int64{r.stat.size, r.stat.mtime, r.stat.ctime, r.redactions} {
-		body = binary.AppendVarint(body, v)
-	}
-	body = binary.AppendUvarint(body, r.stat.inode)
-	body = append(body, r.digest[:]...)
-	row := binary.LittleEndian.AppendUint32(nil, crc32.Checksum(body, castagnoli))
-	return append(binary.AppendUvarint(row, uint64(len(body))), body...)
-}
-
-var errDamagedRow = errors.New("row of the stat cache is damaged")
-
-func readRow(in *bufio.Reader) (cacheRow, error) {
-	var sum [4]byte
-	if _, err := io.ReadFull(in, sum[:]); err != nil {
-		return cacheRow{}, err
-	}
-	size, err := binary.ReadUvarint(in)
-	if err != nil || size > maxRow {
-		return cacheRow{}, errDamagedRow
-	}
-	body := make([]byte, size)
-	if _, err := io.ReadFull(in, body); err != nil || crc32.Checksum(body, castagnoli) != binary.LittleEndian.Uint32(sum[:]) {
-		return cacheRow{}, errDamagedRow
-	}
-	return decodeRow(bytes.NewReader(body))
-}
-
-func decodeRow(in *bytes.Reader) (r cacheRow, err error) {
-	n, err := binary.ReadUvarint(in)
-	if err != nil || n > uint64(in.Len()) {
-		return r, errDamagedRow
-	}
-	path := make([]byte, n)
-	_, _ = in.Read(path)
-	r.path = string(path)
-	for _, v := range []*int64{&r.stat.size, &r.stat.mtime, &r.stat.ctime, &r.redactions} {
-		if *v, err = binary.ReadVarint(in); err != nil {
-			return r, errDamagedRow
-		}
-	}
-	if r.stat.inode, err = binary.ReadUvarint(in); err != nil || in.Len() != len(r.digest) {
-		return r, errDamagedRow
-	}
-	_, _ = in.Read(r.digest[:])
-	return r, nil
 }

@@ -28,17 +28,24 @@ type Trees struct {
 	redactor *Redactor
 	salt     []byte // of the fingerprints in the stat caches
 	// fault stands before each use of the file system, so that tests can make
-	// it fail or change the tree at that moment.
+	// it fail or change the tree at that moment. Several goroutines call it.
 	fault func(op, path string) error
 }
 
 var _ snapshot.Workspaces = (*Trees)(nil)
 
-// New makes what it needs in the state directory.
+// New makes what it needs in the state directory, and undoes in the roots what
+// dead restores left half done.
 func New(o Options) (*Trees, error) {
 	t := &Trees{options: o, redactor: o.Redactor, fault: func(string, string) error { return nil }}
 	if t.redactor == nil {
 		t.redactor = &Redactor{}
+	}
+	for _, dir := range []string{o.SandboxRoot, o.RestoreRoot} {
+		if root, err := os.OpenRoot(dir); err == nil {
+			removeStale(root)
+			_ = root.Close()
+		}
 	}
 	if o.StateDir == "" {
 		return t, nil

@@ -1,0 +1,210 @@
+package workspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandkeep/internal/snapshot"
+)
+
+// exact is a restore into a directory that has something in it. What differs is
+// staged; then a journal of the moves is written, and they are made.
+type exact struct {
+	t     *Trees
+	dest  *destination
+	to    snapshot.Target
+	top   handle // the directory
+	inode uint64
+	stage *stage
+	fresh handle // in the stage: what is new, at its paths
+	old   handle // in the stage: what was displaced, by number
+}
+
+// Names in the stage of an exact restore.
+const (
+	freshName   = "new"
+	oldName     = "old"
+	journalName = "journal"
+)
+
+// isFull reports whether the destination is a directory with something in it,
+// after what a dead restore left of it is undone. It makes nothing.
+func (d *destination) isFull() (bool, error) {
+	for _, part := range d.parts[:len(d.parts)-1] {
+		sub, err := enterDir(d.parent(), part)
+		if err != nil {
+			return false, d.notThere(err)
+		}
+		d.roots = append(d.roots, sub)
+	}
+	if err := settle(d.parent(), exactStage(d.base())); err != nil {
+		return false, err
+	}
+	err := d.checkFree()
+	if errors.Is(err, snapshot.DestinationNotEmpty) {
+		info, err := d.parent().Lstat(d.base())
+		return err == nil && info.IsDir(), nil
+	}
+	return false, err
+}
+
+// notThere leaves the faults of the way to who makes it.
+func (d *destination) notThere(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errReplaced) {
+		return nil
+	}
+	return diskFault("enter a parent of", d.path, err)
+}
+
+func (t *Trees) restoreExact(ctx context.Context, dest *destination, to snapshot.Target, entries iter.Seq2[snapshot.Entry, error], from snapshot.Contents) (files, bytes int64, err error) {
+	x := &exact{t: t, dest: dest, to: to, top: noHandle, fresh: noHandle, old: noHandle}
+	defer x.close()
+	if err := t.CheckRoot(dest.full()); err != nil {
+		return 0, 0, err
+	}
+	if err := x.open(); err != nil {
+		return 0, 0, err
+	}
+	done := true // what is in the stage is in nobody's way
+	defer func() {
+		if done {
+			x.stage.remove()
+		}
+	}()
+	f := newFill(ctx, x.fresh, x.stage.umask, from)
+	diff, err := x.compare(ctx, f, entries)
+	if err = f.finish(err); err != nil {
+		return 0, 0, err
+	}
+	moves, err := x.plan(diff, f.late)
+	if err != nil {
+		return 0, 0, err
+	}
+	if done, err = x.commit(ctx, moves); err != nil {
+		return 0, 0, err
+	}
+	return f.files, f.bytes, nil
+}
+
+func (x *exact) open() error {
+	parent, err := x.dest.parent().Open(".")
+	if err != nil {
+		return diskFault("open", x.to.Path, err)
+	}
+	defer parent.Close()
+	if x.top, err = openDirectory(handle(parent.Fd()), x.dest.base()); err != nil {
+		return diskFault("open", x.to.Path, err)
+	}
+	if x.stage, err = newExactStage(x.dest.parent(), x.dest.base()); err != nil {
+		return err
+	}
+	if x.fresh, err = x.stage.part(freshName); err == nil {
+		x.old, err = x.stage.part(oldName)
+	}
+	var is, beside attr
+	if err == nil {
+		is, err = x.top.stat()
+	}
+	if err == nil {
+		beside, err = x.stage.top().stat()
+	}
+	if err != nil {
+		x.stage.remove()
+		return diskFault("make a staging directory for", x.to.Path, err)
+	}
+	if x.inode = is.inode; is.device != beside.device {
+		x.stage.remove()
+		return snapshot.Errorf(snapshot.InvalidWorkspace, "path %q is on another file system than the directory above it, and can't be changed in one step; restore into a new directory", x.to.Path)
+	}
+	return nil
+}
+
+func (x *exact) close() {
+	for _, h := range []handle{x.top, x.fresh, x.old} {
+		if h != noHandle {
+			h.close()
+		}
+	}
+	if x.stage != nil {
+		x.stage.close()
+	}
+}
+
+// compare hands to f what the directory has not, and finds out what else is to
+// be changed. It looks at the directory as a save does.
+func (x *exact) compare(ctx context.Context, f *fill, entries iter.Seq2[snapshot.Entry, error]) (*difference, error) {
+	next, stop := iter.Pull2(entries)
+	defer stop()
+	d := &difference{x: x, fill: f, next: next, dirs: map[string]uint16{}, was: map[string]uint16{}}
+	if err := d.peek(); err != nil {
+		return nil, err
+	}
+	if err := x.t.survey(ctx, x.dest.full(), x.to, d); err != nil {
+		return nil, err
+	}
+	return d, d.rest()
+}
+
+// survey hands the tree to w as Capture does, but only what lies at or under the
+// target's prefix, and with no fault that a strict save would have.
+func (t *Trees) survey(ctx context.Context, dir string, to snapshot.Target, w snapshot.TreeWriter) error {
+	rules, err := compile(to.Policy)
+	if err != nil {
+		return err
+	}
+	rules.only = to.Prefix
+	root, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
+	if err != nil {
+		return rootFault(err)
+	}
+	defer root.Close()
+	start := time.Now()
+	c := &capture{t: t, w: w, report: newReport(t.redactor),
+		cache: t.openCache(root, to.Policy, to.CacheKey, start), scan: t.newScan(rules, handle(root.Fd()))}
+	defer c.cache.close()
+	defer c.scan.close()
+	if err := c.walkRoot(ctx); err != nil {
+		return err
+	}
+	if err := c.check(dir, root); err != nil {
+		return err
+	}
+	if to.Prefix == "" { // else it would forget the rest
+		c.cache.commit()
+	}
+	return nil
+}
+
+// conflict is about an entry that can't be made without the loss of something
+// that no save keeps.
+func conflict(path string) error {
+	return snapshot.Errorf(snapshot.DestinationNotEmpty, "the checkpoint has an entry of another kind in the place of %q, which a save would leave out, or which has such things in it; move that away, then restore again", path)
+}
+
+// changed is about an entry that was another when the restore looked at it.
+func changed(path string, err error) error {
+	return snapshot.Errorf(snapshot.WorkspaceChanged, "%q was changed while the restore was at work, which is undone; stop what changes the directory, then restore again", path).Because(err)
+}
+
+func (s *stage) part(name string) (handle, error) {
+	if err := s.top().mkdir(name, 0o700); err != nil {
+		return noHandle, err
+	}
+	return openDirectory(s.top(), name)
+}
+
+func isAbsent(err error) bool { return errors.Is(err, unix.ENOENT) }
+
+// full is the host path of the destination.
+func (d *destination) full() string { return filepath.Join(d.dir, filepath.FromSlash(d.path)) }
+
+func readFault(err error) error { return fmt.Errorf("read manifest: %w", err) }

@@ -1,0 +1,280 @@
+package workspace
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandkeep/internal/snapshot"
+)
+
+func TestExact_FailuresLeaveTheOldTree(t *testing.T) {
+	for op, path := range map[string]string{"write": "new/f", "journal": "", "move": "", "commit": ""} {
+		for _, cause := range []error{unix.ENOSPC, unix.EIO, unix.ENOENT} {
+			b := newBench(t)
+			tree := b.crashTree()
+			for n := 1; ; n++ {
+				dir := b.crashOld()
+				before, was := describe(t, dir), inode(t, dir)
+				left := n
+				b.fault = func(o, p string) error {
+					if o == op && (path == "" || p == path) {
+						if left--; left == 0 {
+							return cause
+						}
+					}
+					return nil
+				}
+				_, err := b.exact(tree, snapshot.Policy{}, "")
+				b.fault = func(string, string) error { return nil }
+				if err == nil {
+					if n == 1 {
+						t.Errorf("%s never failed", op)
+					}
+					break
+				}
+				code := snapshot.AsError(err).Code
+				if cause == unix.ENOSPC && code != snapshot.StoreFull || cause == unix.ENOENT && op == "move" && code != snapshot.WorkspaceChanged {
+					t.Errorf("%s %d: %v", op, n, err)
+				}
+				if after := describe(t, dir); !maps.Equal(before, after) || inode(t, dir) != was {
+					t.Fatalf("%s %d changed %v to %v", op, n, before, after)
+				}
+				b.alone()
+			}
+		}
+	}
+}
+
+// TestExact_NotConfirmed changes nothing.
+func TestExact_NotConfirmed(t *testing.T) {
+	b := newBench(t)
+	tree := b.crashTree()
+	dir := b.crashOld()
+	before := describe(t, dir)
+	lost := errors.New("lost")
+	to := snapshot.Target{Root: "restore", Path: "dest", Exact: true, Confirm: func(ctx context.Context) error {
+		if _, err := b.Capture(ctx, dir, snapshot.Policy{}, "", newMemTree()); !errors.Is(err, snapshot.Busy) {
+			t.Errorf("a save may begin: %v", err)
+		}
+		return lost
+	}}
+	if _, _, err := b.Trees.Restore(bg(), to, tree.all(), loose(tree.open)); !errors.Is(err, lost) {
+		t.Errorf("error is %v", err)
+	}
+	if after := describe(t, dir); !maps.Equal(before, after) {
+		t.Errorf("changed %v to %v", before, after)
+	}
+	b.alone()
+}
+
+// crashTree and crashOld have every kind of move between them.
+func (b *bench) crashTree() *memTree {
+	b.write("same", "1", "changed", "2", "new/f", "3", "dir-to-file", "4", "file-to-dir/x", "5", "touched", "6", "closed/new", "7", "late/x", "8")
+	for _, p := range []string{"closed", "late"} {
+		must(b.t, os.Chmod(filepath.Join(b.ws, p), 0o555))
+	}
+	must(b.t, os.Chmod(filepath.Join(b.ws, "touched"), 0o700))
+	for _, p := range []string{"same", "changed", "touched"} {
+		must(b.t, os.Chtimes(filepath.Join(b.ws, p), time.Time{}, time.Unix(1e9, 1)))
+	}
+	tree, _ := b.capture(snapshot.Policy{})
+	return tree
+}
+
+func (b *bench) crashOld() string {
+	dir := b.old("same", "1", "changed", "old", "dir-to-file/a", "x", "file-to-dir", "x", "touched", "6", "closed/gone", "x",
+		"gone/x", "x", "half/x", "x", "half/.env", "x", "node_modules/x", "x")
+	must(b.t, os.Chmod(filepath.Join(dir, "closed"), 0o500))
+	must(b.t, os.Chmod(filepath.Join(dir, "half"), 0o500))
+	must(b.t, os.Chtimes(filepath.Join(dir, "same"), time.Time{}, time.Unix(1e9, 1)))
+	return dir
+}
+
+const killVar = "SANDKEEP_TEST_KILL" // base directory, what fails, where to die
+
+// exactUntilKilled is a process that dies in the middle of a restore: at the
+// n-th step, or with a failing move at that step of the undoing.
+func exactUntilKilled(args string) int {
+	parts := strings.Split(args, "|")
+	n, err := strconv.Atoi(parts[2])
+	if err != nil {
+		return 3
+	}
+	t := &testing.T{}
+	b := benchIn(t, parts[0])
+	tree, _ := b.captureIn(bg())
+	b.fault = func(op, path string) error {
+		switch op {
+		case "write", "journal", "move", "commit", "undo":
+			if parts[1] == "fail" && op == "commit" {
+				return unix.EIO
+			}
+			if parts[1] == "fail" && op != "undo" {
+				return nil
+			}
+			if n--; n == 0 {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				select {}
+			}
+		}
+		return nil
+	}
+	_, err = b.exact(tree, snapshot.Policy{}, "")
+	if err != nil {
+		return 4
+	}
+	return 0
+}
+
+// TestExact_Killed kills the process at each step. What comes next there finds
+// the tree as it was, until the commit.
+func TestExact_Killed(t *testing.T) {
+	for _, how := range []string{"run", "fail"} {
+		b := newBench(t)
+		b.crashTree()
+		for n := 1; ; n++ {
+			dir := b.crashOld()
+			before, was := describe(t, dir), inode(t, dir)
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), killVar+"="+b.base+"|"+how+"|"+strconv.Itoa(n))
+			out, err := cmd.CombinedOutput()
+			exit, ok := errors.AsType[*exec.ExitError](err)
+			if err == nil || ok && exit.ExitCode() == 4 {
+				if n < 10 {
+					t.Fatalf("%s ended after %d steps: %v\n%s", how, n, err, out)
+				}
+				break
+			}
+			if !ok || exit.ExitCode() != -1 {
+				t.Fatalf("the process: %v\n%s", err, out)
+			}
+			switch n % 3 { // three ways to come upon it
+			case 0:
+				_, err = b.Capture(bg(), dir, snapshot.Policy{}, "", newMemTree())
+			case 1:
+				_, err = New(b.options)
+			case 2:
+				_, _, err = b.Restore(bg(), "restore", "beside", newMemTree().all(), nil)
+				must(t, os.Remove(b.restored("beside")))
+			}
+			must(t, err)
+			if after := describe(t, dir); !maps.Equal(before, after) || inode(t, dir) != was {
+				t.Fatalf("%s %d left %v of %v", how, n, after, before)
+			}
+			if n%3 == 0 {
+				_, err = New(b.options) // a stage without moves is in nobody's way
+				must(t, err)
+			}
+			b.alone()
+		}
+	}
+}
+
+// TestExact_AtWork lets no other restore or save in.
+func TestExact_AtWork(t *testing.T) {
+	b := newBench(t)
+	tree := b.crashTree()
+	dir := b.crashOld()
+	asked := 0
+	b.fault = func(op, _ string) error {
+		if op == "move" {
+			asked++
+			if _, err := b.Capture(bg(), dir, snapshot.Policy{}, "", newMemTree()); !errors.Is(err, snapshot.Busy) {
+				t.Errorf("a save: %v", err)
+			}
+			if _, err := b.exact(tree, snapshot.Policy{}, ""); !errors.Is(err, snapshot.Busy) {
+				t.Errorf("a restore: %v", err)
+			}
+			_, err := New(b.options)
+			must(t, err)
+		}
+		return nil
+	}
+	_, err := b.exact(tree, snapshot.Policy{}, "")
+	if must(t, err); asked == 0 {
+		t.Error("nothing was moved")
+	}
+}
+
+// Whatever is swapped for a link, nothing outside changes.
+func TestExact_SwappedLinks(t *testing.T) {
+	b := newBench(t)
+	tree := b.crashTree()
+	victim := filepath.Join(b.base, "victim")
+	for _, op := range []string{"journal", "move"} {
+		for _, name := range []string{"closed", "half", "gone", "dir-to-file", "touched", "changed", "file-to-dir", "new", "late"} {
+			for n := 1; n < 25 && (op == "move" || n == 1); n += 6 {
+				must(t, os.MkdirAll(victim, 0o755))
+				for _, f := range []string{"a", "x", "f", "gone", "new"} {
+					must(t, os.WriteFile(filepath.Join(victim, f), []byte("mine"), 0o644))
+				}
+				before := describe(t, victim)
+				dir := b.crashOld()
+				left := n
+				b.fault = func(o, _ string) error {
+					if o == op {
+						if left--; left == 0 {
+							err := os.Rename(filepath.Join(dir, name), filepath.Join(b.base, "away"))
+							if err == nil || errors.Is(err, os.ErrNotExist) {
+								must(t, os.Symlink(victim, filepath.Join(dir, name)))
+							}
+						}
+					}
+					return nil
+				}
+				_, _ = b.exact(tree, snapshot.Policy{}, "")
+				b.fault = func(string, string) error { return nil }
+				if after := describe(t, victim); !maps.Equal(before, after) {
+					t.Fatalf("%s of %s at %d changed %v to %v", op, name, n, before, after)
+				}
+				must(t, removeAll(filepath.Join(b.base, "away")))
+				must(t, removeAll(b.options.RestoreRoot))
+				must(t, os.Mkdir(b.options.RestoreRoot, 0o755))
+			}
+		}
+	}
+}
+
+// A stage whose directory is gone waits until that is back.
+func TestExact_Orphan(t *testing.T) {
+	b := newBench(t)
+	b.crashTree()
+	dir := b.crashOld()
+	before := describe(t, dir)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s|run|16", killVar, b.base))
+	if out, err := cmd.CombinedOutput(); err == nil || bytes.Contains(out, []byte("panic")) {
+		t.Fatalf("the process: %v\n%s", err, out)
+	}
+	away := filepath.Join(b.base, "away")
+	must(t, os.Rename(dir, away))
+	must(t, os.Mkdir(dir, 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "other"), nil, 0o644))
+	if _, err := b.Capture(bg(), dir, snapshot.Policy{}, "", newMemTree()); err != nil {
+		t.Error(err)
+	}
+	if after := describe(t, dir); len(after) != 1 {
+		t.Errorf("another directory has %v", after)
+	}
+	must(t, os.RemoveAll(dir))
+	must(t, os.Rename(away, dir))
+	_, err := New(b.options)
+	must(t, err)
+	if after := describe(t, dir); !maps.Equal(before, after) {
+		t.Errorf("left %v of %v", after, before)
+	}
+	b.alone()
+}

@@ -1,0 +1,145 @@
+package workspace
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"sandkeep/internal/snapshot"
+)
+
+// exactStage is the name of the stage for a directory: one at a time.
+func exactStage(name string) string {
+	return fmt.Sprintf("%sexact-%x", stagingPrefix, sha256.Sum256([]byte(name)))
+}
+
+// newExactStage makes the stage for a directory, after what a dead restore left
+// of it is undone.
+func newExactStage(parent *os.Root, name string) (*stage, error) {
+	for range maxPrepares {
+		s := &stage{parent: parent, name: exactStage(name)}
+		err := parent.Mkdir(s.name, 0o777)
+		if err == nil {
+			if err = s.take(); err == nil {
+				return s, nil
+			}
+			s.close()
+		}
+		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, diskFault("make a staging directory for", name, err)
+		}
+		if err := settle(parent, s.name); err != nil {
+			return nil, err
+		}
+	}
+	return nil, atWork()
+}
+
+func atWork() error {
+	return snapshot.Errorf(snapshot.Busy, "another restore is at work on the directory; send the request again")
+}
+
+// settleDir undoes what a dead restore left of a directory; Busy if one is at work.
+func settleDir(dir string) error {
+	real, err := resolve(dir)
+	if err != nil {
+		return nil // who uses it will say so
+	}
+	name := exactStage(filepath.Base(real))
+	if _, err := os.Lstat(filepath.Join(filepath.Dir(real), name)); err != nil {
+		return nil
+	}
+	parent, err := os.OpenRoot(filepath.Dir(real))
+	if err != nil {
+		return diskFault("open the directory above", filepath.Base(real), err)
+	}
+	defer parent.Close()
+	return settle(parent, name)
+}
+
+// settle removes a stage whose process is dead, after its moves are undone.
+func settle(parent *os.Root, name string) error {
+	dir, err := enterDir(parent, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return diskFault("enter a staging directory", name, err)
+	}
+	defer dir.Close()
+	lock, err := lockDir(dir)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return atWork()
+	}
+	if err != nil {
+		return diskFault("lock a staging directory", name, err)
+	}
+	defer lock.Close()
+	now, err := parent.Lstat(name)
+	mine, lost := lock.Stat()
+	if err != nil || lost != nil || !os.SameFile(now, mine) {
+		return nil // another was quicker
+	}
+	err = undoStage(parent, handle(lock.Fd()))
+	if errors.Is(err, errOrphan) {
+		// Kept until the directory is back, out of the way of another of its name.
+		return parent.Rename(name, stagingPrefix+rand.Text())
+	}
+	if err != nil {
+		return snapshot.Errorf(snapshot.Internal, "a restore that broke off could not be undone (%s); see to the file system of the node, then send the request again", errnoText(err)).Because(err)
+	}
+	removeTree(parent, name)
+	return nil
+}
+
+// errOrphan is about a stage whose directory is gone, or another by now.
+var errOrphan = errors.New("the directory of the journal is not there")
+
+// undoStage undoes the moves of a stage's journal, if it has one.
+func undoStage(parent *os.Root, stage handle) error {
+	head, moves, err := readJournal(stage)
+	if isAbsent(err) {
+		return nil
+	}
+	if err != nil || strings.Contains(head.Name, "/") {
+		return errors.Join(err, errReplaced)
+	}
+	up, err := parent.Open(".")
+	if err != nil {
+		return err
+	}
+	defer up.Close()
+	m := mover{top: way{top: noHandle}, fresh: way{top: noHandle}, old: noHandle, fault: func(string, string) error { return nil }}
+	defer m.close()
+	m.top.top, err = openDirectory(handle(up.Fd()), head.Name)
+	if isAbsent(err) || errors.Is(err, errReplaced) {
+		return errOrphan
+	}
+	if err != nil {
+		return err
+	}
+	a, err := m.top.top.stat()
+	if err == nil && a.inode != head.Inode {
+		err = errOrphan
+	}
+	if err == nil {
+		m.fresh.top, err = openDirectory(stage, freshName)
+	}
+	if err == nil {
+		m.old, err = openDirectory(stage, oldName)
+	}
+	if err == nil {
+		err = m.undoAll(moves)
+	}
+	if err == nil {
+		err = endJournal(stage)
+	}
+	return err
+}
