@@ -141,6 +141,9 @@ func TestCommands(t *testing.T) {
 	m.want(5, "SANDBOX_SNAPSHOT_FORK_DESTINATION_NOT_EMPTY", "fork", "t", "u")
 	m.want(0, "into out on node n1, 3 files", "restore", "u", "out")
 	m.want(1, "SANDBOX_SNAPSHOT_DESTINATION_NOT_EMPTY", "restore", "u", "out")
+	m.want(0, "0 files", "restore", "u", "out", "--exact")
+	m.want(0, "into part on node n1, 1 file", "restore", "u", "part", "--only", "sub/f")
+	m.want(4, "SANDBOX_SNAPSHOT_MISSING_ENTRY", "restore", "u", "part2", "--only", "nothing")
 	m.want(6, "SANDBOX_NODE_UNREACHABLE", "restore", "u", "out2", "--node", "n2")
 	got, err := os.ReadFile(filepath.Join(m.dir, "state", "restored", "out", "sub", "f"))
 	if err != nil || string(got) != "hello\n" {

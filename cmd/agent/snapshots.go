@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -34,7 +35,25 @@ func showCheckpoint(w io.Writer, c checkpoint) error {
 	if err != nil {
 		return err
 	}
+	if err := showPhases(w, c.Coverage.Phases); err != nil {
+		return err
+	}
 	return showCoverage(w, c.Coverage)
+}
+
+// showPhases says where the time of a save went.
+func showPhases(w io.Writer, phases map[string]snapshot.Phase) error {
+	var parts []string
+	for _, name := range []string{"scan", "read", "upload", "commit"} {
+		if p, ok := phases[name]; ok {
+			parts = append(parts, fmt.Sprintf("%s %.1f ms", name, p.Ms))
+		}
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "  %s\n", strings.Join(parts, ", "))
+	return err
 }
 
 // showCoverage says in a few lines what a checkpoint does not have.
@@ -100,14 +119,19 @@ func (c *forkCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
 
 type restoreCmd struct {
 	Thread     snapshot.ThreadID     `arg:"" help:"Thread to restore."`
-	Path       string                `arg:"" help:"New or empty directory below the node's root."`
+	Path       string                `arg:"" help:"Directory below the node's root, new or empty unless --exact."`
 	Checkpoint snapshot.CheckpointID `placeholder:"ID" help:"Checkpoint to restore (default: the head)."`
 	Into       string                `default:"restore" enum:"restore,sandbox" help:"Root to write into: ${enum}; sandbox also attaches it to the thread."`
 	Node       snapshot.NodeName     `placeholder:"NAME" help:"Node to restore on (default: the one that answers)."`
+	Only       string                `placeholder:"PATH" help:"Restore only what lies at or under this path of the checkpoint."`
+	Exact      bool                  `help:"Make an existing directory equal to the checkpoint: rewrite what differs, remove what is not in it."`
 }
 
 func (c *restoreCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
-	request := snapshot.RestoreRequest{ThreadID: c.Thread, CheckpointID: c.Checkpoint, Path: c.Path, Into: c.Into, Node: c.Node}
+	request := snapshot.RestoreRequest{ThreadID: c.Thread, CheckpointID: c.Checkpoint, Path: c.Path, Into: c.Into, Node: c.Node, Prefix: c.Only}
+	if c.Exact {
+		request.Mode = "exact"
+	}
 	return one(ctx, std, top, "restore", request, func(w io.Writer, r snapshot.RestoreReply) error {
 		_, err := fmt.Fprintf(w, "%s\n  into %s on node %s, %s, %s\n", shown(string(r.CheckpointID)), shown(r.Path),
 			shown(string(r.Node)), plural(r.Files, "file", "files"), size(r.Bytes))

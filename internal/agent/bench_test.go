@@ -35,7 +35,7 @@ func newRig(b *testing.B) *rig {
 	common := agent.Common{Prefix: "sandbox", Store: "sandbox", StateDir: filepath.Join(dir, "state")}
 	common.LogLevel, common.LogFormat = "error", "json"
 	r := &rig{b: b, sandboxes: filepath.Join(dir, "sandboxes")}
-	setup, err := agent.NewSetup(common, agent.Worker{Node: "bench", SandboxRoot: r.sandboxes, RestoreRoot: filepath.Join(dir, "restored"), Lease: 30 * time.Second}, io.Discard)
+	setup, err := agent.NewSetup(common, agent.Worker{Node: "bench", SandboxRoot: r.sandboxes, RestoreRoot: filepath.Join(dir, "restored"), Lease: 30 * time.Second, Policy: agent.Policy{NoDefaultExcludes: true, IncludeCredentials: true}}, io.Discard)
 	r.must(err)
 	embedded := agent.Embedded{StoreDir: filepath.Join(dir, "store"), AllowTempStore: true, Listen: "127.0.0.1:0", Sync: "interval", Auth: "none"}
 	server, err := agent.StartServer(common, embedded, bus.ConnectOptions{}, setup.Log)
