@@ -95,7 +95,21 @@ func (w *Worker) report(c *call, e *snapshot.Error, size int) {
 		}
 	}
 	c.counts.end(code, took)
+	w.reportPhases(c)
 	line.Msg("request done")
+}
+
+// reportPhases logs where the time of a save went.
+func (w *Worker) reportPhases(c *call) {
+	saved, _ := c.answer.(*snapshot.Checkpoint)
+	if saved == nil || len(saved.Coverage.Phases) == 0 {
+		return
+	}
+	line := w.Log.Debug().Str("req_id", c.id)
+	for name, p := range saved.Coverage.Phases {
+		line = line.Dict(name, zerolog.Dict().Float64("ms", p.Ms).Int64("count", p.Count).Int64("bytes", p.Bytes))
+	}
+	line.Msg("save phases")
 }
 
 func (w *Worker) level(c *call, e *snapshot.Error) zerolog.Level {

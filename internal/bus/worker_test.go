@@ -381,6 +381,16 @@ func TestLog_Lines(t *testing.T) {
 	}
 }
 
+func TestLog_Phases(t *testing.T) {
+	w := newWorld(t, &service{save: func(context.Context, snapshot.SaveRequest) (*snapshot.Checkpoint, []snapshot.Warning, error) {
+		return &snapshot.Checkpoint{ID: "c", Coverage: snapshot.Coverage{Phases: map[string]snapshot.Phase{"scan": {Ms: 1.5, Count: 2, Bytes: 3}}}}, nil, nil
+	}})
+	w.mustAsk(t, "snapshot.save", fmt.Sprintf(saveOf, "1"))
+	eventually(t, "a line with the phases", func() bool {
+		return strings.Contains(w.log.String(), `"scan":{"ms":1.5,"count":2,"bytes":3}`) && strings.Contains(w.log.String(), "save phases")
+	})
+}
+
 // The room that a read is given fits a reply, whatever the path.
 func TestFileRead_Fits(t *testing.T) {
 	path := strings.Repeat("\x01", snapshot.MaxPathBytes)

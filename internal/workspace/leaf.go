@@ -137,6 +137,8 @@ func (c *capture) readFile(ctx context.Context, path string, f openFile, last bo
 	case errors.Is(err, errTooLarge):
 		c.report.skip(path, "git configuration is too large to be redacted", snapshot.UnsupportedEntry)
 		return nil
+	case errors.Is(err, snapshot.WorkspaceTooLarge):
+		return snapshot.Errorf(snapshot.WorkspaceTooLarge, "%q is too large to be kept; exclude it", c.report.show(path)).Because(err)
 	case err != nil:
 		return fmt.Errorf("store %q: %w", path, err)
 	}
