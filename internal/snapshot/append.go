@@ -170,14 +170,6 @@ func (st *Stats) count(e Entry) {
 	}
 }
 
-// nullable is an id for details: null if there is none.
-func nullable(id CheckpointID) any {
-	if id == "" {
-		return nil
-	}
-	return id
-}
-
 // store stores the lists of the checkpoint, sharing those of its parent. Small
 // ones share nothing but the places of contents.
 func (in *incoming) store(ctx context.Context, small bool) error {
