@@ -183,6 +183,40 @@ func TestExact_Killed(t *testing.T) {
 	}
 }
 
+// What is written after a restore broke off is kept by whoever takes it back.
+func TestExact_WrittenSinceTheCrash(t *testing.T) {
+	b := newBench(t)
+	b.crashTree()
+	dir := b.crashOld()
+	before := describe(t, dir)
+	for n := 1; ; n++ {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), killVar+"="+b.base+"|run|"+strconv.Itoa(n))
+		if err := cmd.Run(); err == nil {
+			t.Fatal("the restore was never killed with new/f in its place")
+		}
+		if _, err := os.Lstat(filepath.Join(dir, "new", "f")); err == nil {
+			break
+		}
+		_, err := New(b.options)
+		must(t, err)
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "new", "work"), []byte("of an afternoon"), 0o600))
+	must(t, os.Mkdir(filepath.Join(dir, "gone"), 0o700))
+	_, err := New(b.options)
+	must(t, err)
+	after := describe(t, dir)
+	kept, err := filepath.Glob(dir + keptSuffix + "*/new/work")
+	if must(t, err); len(kept) != 1 {
+		t.Fatalf("new/work is kept as %q; the directory has %v", kept, after)
+	}
+	for path, was := range before {
+		if path != "gone" && !strings.HasPrefix(path, "gone/") && after[path] != was {
+			t.Errorf("%s is %v, was %v", path, after[path], was)
+		}
+	}
+}
+
 // TestExact_AtWork lets no other restore or save in.
 func TestExact_AtWork(t *testing.T) {
 	b := newBench(t)

@@ -3,6 +3,7 @@ package workspace
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -41,7 +42,7 @@ func (x *exact) commit(ctx context.Context, moves []move) (done bool, err error)
 	m := mover{top: way{top: x.top}, fresh: way{top: x.fresh}, old: x.old, fault: x.t.fault}
 	defer m.leave()
 	if err = m.all(ctx, moves); err == nil {
-		if err = x.endJournal(); err == nil {
+		if err = errors.Join(x.stage.top().syncAll(), x.endJournal()); err == nil { // or a power cut could empty what is new
 			return true, nil
 		}
 		err = diskFault("end the journal for", x.to.Path, err)
@@ -92,8 +93,13 @@ func (x *exact) endJournal() error {
 	return endJournal(x.stage.top())
 }
 
+// The removal is on the disk before anything that it was needed for goes.
 func endJournal(stage handle) error {
-	return uninterrupted(func() error { return unix.Unlinkat(int(stage), journalName, 0) })
+	err := uninterrupted(func() error { return unix.Unlinkat(int(stage), journalName, 0) })
+	if err == nil {
+		err = uninterrupted(func() error { return unix.Fsync(int(stage)) })
+	}
+	return err
 }
 
 func readJournal(stage handle) (head journalHead, moves []move, err error) {
@@ -284,7 +290,11 @@ func (m *mover) undo(v *move) error {
 		if err != nil {
 			return err
 		}
-		return m.old.move(v.Slot, to, name)
+		if err = m.old.move(v.Slot, to, name); errors.Is(err, unix.EEXIST) {
+			// Something came into its place since; both are kept.
+			err = m.old.move(v.Slot, to, name+keptSuffix+rand.Text())
+		}
+		return err
 	}
 	from, err := m.top.enter(dir, openDirectory)
 	if isAbsent(err) || errors.Is(err, errReplaced) {

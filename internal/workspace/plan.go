@@ -224,6 +224,9 @@ func (p *planner) touch() error {
 // setLate notes the modes of new directories that could not be filled with them.
 func (p *planner) setLate(late []lateMode) error {
 	for _, l := range late {
+		if _, err := p.lstat(l.path); err == nil && !isWithin(l.path, p.to.Prefix) {
+			continue // it is there, and nobody asked for it
+		}
 		if _, there := p.diff.was[l.path]; !there {
 			p.looks[l.path] = look{Mode: l.mode}
 		}

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -87,7 +89,7 @@ func settle(parent *os.Root, name string) error {
 	if err != nil || lost != nil || !os.SameFile(now, mine) {
 		return nil // another was quicker
 	}
-	err = undoStage(parent, handle(lock.Fd()))
+	back, err := undoStage(parent, handle(lock.Fd()))
 	if errors.Is(err, errOrphan) {
 		// Kept until the directory is back, out of the way of another of its name.
 		return parent.Rename(name, stagingPrefix+rand.Text())
@@ -95,7 +97,41 @@ func settle(parent *os.Root, name string) error {
 	if err != nil {
 		return snapshot.Errorf(snapshot.Internal, "a restore that broke off could not be undone (%s); see to the file system of the node, then send the request again", errnoText(err)).Because(err)
 	}
+	if err := keepWritten(parent, name, back); err != nil {
+		return diskFault("keep what was written since into", back.name, err)
+	}
 	removeTree(parent, name)
+	return nil
+}
+
+// undone is a restore whose moves were taken back.
+type undone struct {
+	name  string    // of the directory; "" if there was nothing to take back
+	began time.Time // of the moves
+}
+
+// keptSuffix begins the end of the names under which an undo keeps what was
+// written after the restore that it takes back had broken off.
+const keptSuffix = ".kept-"
+
+// keepWritten keeps what a broken restore had brought, beside the directory, if
+// any file in it was written since.
+func keepWritten(parent *os.Root, stage string, u undone) error {
+	if u.name == "" {
+		return nil
+	}
+	brought, written := path.Join(stage, freshName), false
+	err := fs.WalkDir(parent.FS(), brought, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		written = written || err == nil && info.ModTime().After(u.began)
+		return err
+	})
+	if written || err != nil { // what can't be looked at may be somebody's work
+		return parent.Rename(brought, u.name+keptSuffix+rand.Text())
+	}
 	return nil
 }
 
@@ -103,27 +139,27 @@ func settle(parent *os.Root, name string) error {
 var errOrphan = errors.New("the directory of the journal is not there")
 
 // undoStage undoes the moves of a stage's journal, if it has one.
-func undoStage(parent *os.Root, stage handle) error {
+func undoStage(parent *os.Root, stage handle) (u undone, err error) {
 	head, moves, err := readJournal(stage)
 	if isAbsent(err) {
-		return nil
+		return u, nil
 	}
 	if err != nil || strings.Contains(head.Name, "/") {
-		return errors.Join(err, errReplaced)
+		return u, errors.Join(err, errReplaced)
 	}
 	up, err := parent.Open(".")
 	if err != nil {
-		return err
+		return u, err
 	}
 	defer up.Close()
 	m := mover{top: way{top: noHandle}, fresh: way{top: noHandle}, old: noHandle, fault: func(string, string) error { return nil }}
 	defer m.close()
 	m.top.top, err = openDirectory(handle(up.Fd()), head.Name)
 	if isAbsent(err) || errors.Is(err, errReplaced) {
-		return errOrphan
+		return u, errOrphan
 	}
 	if err != nil {
-		return err
+		return u, err
 	}
 	a, err := m.top.top.stat()
 	if err == nil && a.inode != head.Inode {
@@ -135,11 +171,15 @@ func undoStage(parent *os.Root, stage handle) error {
 	if err == nil {
 		m.old, err = openDirectory(stage, oldName)
 	}
+	var journal attr
+	if err == nil {
+		journal, err = stage.lstat(journalName)
+	}
 	if err == nil {
 		err = m.undoAll(moves)
 	}
 	if err == nil {
 		err = endJournal(stage)
 	}
-	return err
+	return undone{head.Name, time.Unix(0, journal.mtime)}, err
 }

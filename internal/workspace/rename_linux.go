@@ -18,3 +18,6 @@ func (h handle) move(name string, to handle, toName string) error {
 	}
 	return uninterrupted(func() error { return unix.Renameat(int(h), name, int(to), toName) })
 }
+
+// syncAll brings what was written in the file system to the disk.
+func (h handle) syncAll() error { return uninterrupted(func() error { return unix.Syncfs(int(h)) }) }

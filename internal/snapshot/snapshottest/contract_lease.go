@@ -77,7 +77,7 @@ func oneHolder(t *testing.T, s Stores) {
 
 func durations(t *testing.T, s Stores) {
 	ctx := t.Context()
-	for _, ttl := range []time.Duration{-time.Second, 3*time.Second - time.Millisecond, 600*time.Second + time.Millisecond, time.Hour} {
+	for _, ttl := range []time.Duration{-time.Second, 600*time.Second + time.Millisecond, time.Hour} {
 		_, err := s.AcquireFor(ctx, "t", ttl, 0)
 		wantCode(t, err, snapshot.BadRequest)
 		_, err = s.AcquireLock(ctx, "l", ttl, 0)
