@@ -126,7 +126,7 @@ func keepWritten(parent *os.Root, stage string, u undone) error {
 			return err
 		}
 		info, err := d.Info()
-		written = written || err == nil && info.ModTime().After(u.began)
+		written = written || err == nil && !info.ModTime().Before(u.began) // clocks of file systems tick slowly
 		return err
 	})
 	if written || err != nil { // what can't be looked at may be somebody's work
