@@ -171,7 +171,7 @@ func TestReadme_Length(t *testing.T) {
 	}
 }
 
-var documents = []string{"README.md", "subjects.md", "CHANGELOG.md", "docs/architecture.md", "docs/operating.md", "docs/exclusions.md", "docs/formats.md"}
+var documents = []string{"README.md", "subjects.md", "CHANGELOG.md", "docs/architecture.md", "docs/operating.md", "docs/exclusions.md", "docs/formats.md", "docs/speed.md"}
 
 var link = regexp.MustCompile(`\]\(([^)#:]+)(?:#[^)]*)?\)`)
 

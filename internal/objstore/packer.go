@@ -2,6 +2,7 @@ package objstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -138,7 +139,7 @@ func (p *packer) whole() ([]byte, error) {
 		case buf := <-p.spare:
 			return buf, nil
 		case <-p.ctx.Done():
-			return nil, p.ctx.Err()
+			return nil, cmp.Or(p.wait(), p.ctx.Err()) // why the uploads got nowhere, rather than that the time is over
 		}
 	}
 	p.full++

@@ -222,7 +222,7 @@ func (t *tree) putLarge(ctx context.Context, r io.Reader) (snapshot.Digest, int6
 			return snapshot.Digest{}, 0, fmt.Errorf("read content: %w", err)
 		}
 		if ctx.Err() != nil {
-			return snapshot.Digest{}, 0, ctx.Err()
+			return snapshot.Digest{}, 0, cmp.Or(t.files.wait(), ctx.Err())
 		}
 		if len(data) == 0 {
 			continue
