@@ -2,8 +2,6 @@ package objstore_test
 
 import (
 	"bytes"
-	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,11 +10,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 	"pgregory.net/rapid"
 
@@ -231,49 +226,6 @@ func TestTree_ReadsEachPackOnce(t *testing.T) {
 	if pages := 1; loads() > len(names)+pages {
 		t.Errorf("%d packs fetched, there are %d", loads(), len(names))
 	}
-}
-
-// TestTree_Healed loses a pack and saves again: first it is found missing, then
-// it is stored anew, with the parent that refers to it.
-func TestTree_Healed(t *testing.T) {
-	s, js := newStore(t)
-	files := map[string][]byte{"a": snapshottest.RandomBytes(1, 100_000), "b": []byte("b")}
-	list, _ := snapshottest.WriteTree(t, s, snapshot.List{}, files)
-	if err := stream(t, js, packs).Purge(t.Context(), jetstream.WithPurgeSubject("$O."+packs+".C.>")); err != nil {
-		t.Fatal(err)
-	}
-	s.ForgetCache()
-	r, err := s.OpenFile(t.Context(), entryOf(t, s, list, "a"), 0, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	if n, err := r.Read(make([]byte, 10)); n != 0 || !errors.Is(err, snapshot.MissingBlob) {
-		t.Fatalf("read of a lost pack: %d bytes, %v", n, err)
-	}
-	again, _ := snapshottest.WriteTree(t, s, list, files)
-	s.ForgetCache()
-	checkTree(t, s, again, files)
-	checkTree(t, s, list, files) // the older checkpoint is whole again too
-}
-
-// TestTree_Lost loses every other reply of the server.
-func TestTree_Lost(t *testing.T) {
-	s, _ := newStore(t)
-	var n atomic.Int64 // two packs may be on their way
-	s.Intercept(func(ctx context.Context, msg *nats.Msg, send objstore.Send) (*nats.Msg, error) {
-		reply, err := send(ctx, msg)
-		if n.Add(1)%3 == 0 {
-			return nil, nats.ErrTimeout
-		}
-		return reply, err
-	})
-	files := map[string][]byte{"a": snapshottest.RandomBytes(1, 3<<20), "b": snapshottest.RandomBytes(2, 100)}
-	list, stored := snapshottest.WriteTree(t, s, snapshot.List{}, files)
-	if stored != 3<<20+100 {
-		t.Errorf("%d new bytes", stored)
-	}
-	checkTree(t, s, list, files)
 }
 
 // TestTree_Memory streams a file far larger than what may be held.
@@ -510,185 +462,4 @@ func lastError[T any](seq func(func(T, error) bool)) (last error) {
 		last = err
 	}
 	return last
-}
-
-func BenchmarkTree(b *testing.B) {
-	s, js := newStore(b)
-	files := manyFiles(2000, 20<<20)
-	total := int64(0)
-	for _, data := range files {
-		total += int64(len(data))
-	}
-	var list snapshot.List
-	b.Run("write", func(b *testing.B) {
-		b.SetBytes(total)
-		for b.Loop() {
-			b.StopTimer()
-			if err := stream(b, js, packs).Purge(b.Context()); err != nil {
-				b.Fatal(err)
-			}
-			b.StartTimer()
-			list, _ = snapshottest.WriteTree(b, s, snapshot.List{}, files)
-		}
-	})
-	b.Run("unchanged", func(b *testing.B) {
-		b.SetBytes(total)
-		for b.Loop() {
-			snapshottest.WriteTree(b, s, list, files)
-		}
-	})
-	b.Run("read", func(b *testing.B) {
-		b.SetBytes(total)
-		for b.Loop() {
-			s.ForgetCache()
-			snapshottest.ReadTree(b, s, list)
-		}
-	})
-}
-
-// TestTree_HealedWithoutInfos loses the infos of packs, then the whole packs of
-// both kinds: a save with the broken parent must not refer to what is gone.
-func TestTree_HealedWithoutInfos(t *testing.T) {
-	for name, lost := range map[string]string{"infos": ".M.>", "all": ".>"} {
-		t.Run(name, func(t *testing.T) {
-			s, js := newStore(t)
-			files := manyFiles(400, 400_000)
-			list, _ := snapshottest.WriteTree(t, s, snapshot.List{}, files)
-			if len(list.Pages) < 2 {
-				t.Fatalf("the manifest has %d pages", len(list.Pages))
-			}
-			if err := stream(t, js, packs).Purge(t.Context(), jetstream.WithPurgeSubject("$O."+packs+lost)); err != nil {
-				t.Fatal(err)
-			}
-			s.ForgetCache()
-			again, _ := snapshottest.WriteTree(t, s, list, files)
-			s.ForgetCache()
-			checkTree(t, s, again, files)
-		})
-	}
-}
-
-// TestTree_HealedFilePack loses the info of a file pack only, which a read
-// finds: the next save stores its contents anew.
-func TestTree_HealedFilePack(t *testing.T) {
-	s, js := newStore(t)
-	files := map[string][]byte{"a": snapshottest.RandomBytes(1, 100_000), "b": []byte("b")}
-	list, _ := snapshottest.WriteTree(t, s, snapshot.List{}, files)
-	a := entryOf(t, s, list, "a")
-	obs, err := js.ObjectStore(t.Context(), packs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := obs.Delete(t.Context(), "sha256/"+a.Pieces[0].Pack.String()); err != nil {
-		t.Fatal(err)
-	}
-	s.ForgetCache()
-	if _, err := s.ReadPage(t.Context(), a.Pieces[0]); !errors.Is(err, snapshot.MissingBlob) {
-		t.Fatalf("read of a deleted pack: %v", err)
-	}
-	again, _ := snapshottest.WriteTree(t, s, list, files)
-	s.ForgetCache()
-	checkTree(t, s, again, files)
-}
-
-// TestTree_SeveralBrokenPagePacks breaks the manifest in two packs. Reading the
-// parent stops at the first one: the pages in the second are no more to be
-// trusted than those in the first.
-func TestTree_SeveralBrokenPagePacks(t *testing.T) {
-	s, js := newStore(t)
-	files := manyFiles(400, 400_000)
-	for p := range files { // without contents, equal pages come out again
-		files[p] = nil
-	}
-	before, _ := snapshottest.WriteTree(t, s, snapshot.List{}, files)
-	files["zzz"] = nil // the last page is another one, in a pack of its own
-	list, _ := snapshottest.WriteTree(t, s, before, files)
-	broken := map[snapshot.Digest]bool{}
-	for _, p := range list.Pages {
-		broken[p.Pack] = true
-	}
-	if len(broken) < 2 || list.Level > 0 {
-		t.Fatalf("the manifest is in %d packs, of level %d", len(broken), list.Level)
-	}
-	obs, err := js.ObjectStore(t.Context(), packs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for pack := range broken {
-		if err := obs.Delete(t.Context(), "sha256/"+pack.String()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s.ForgetCache()
-	again, _ := snapshottest.WriteTree(t, s, list, files)
-	s.ForgetCache()
-	checkTree(t, s, again, files)
-}
-
-// appTree is a tree of n small files as a package manager makes them.
-func appTree(n int) *model {
-	m := &model{entries: map[string]snapshot.Entry{}, contents: map[snapshot.Digest][]byte{}}
-	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range n {
-		text := fmt.Appendf(nil, "module %d\n", i)
-		for range rng.IntN(300) {
-			text = fmt.Appendf(text, "exports.f%d = require(%q)\n", rng.IntN(1000), "x")
-		}
-		m.put(snapshot.Entry{Path: fmt.Sprintf("node_modules/pkg-%03d/lib/file-%05d.js", i/60, i), Kind: snapshot.KindFile, Mode: 0o644, Mtime: int64(1_700_000_000_000_000_000 + i)}, text)
-	}
-	return m
-}
-
-// BenchmarkSave saves a tree of 29,000 small files: cold into an empty store,
-// then upon itself.
-func BenchmarkSave(b *testing.B) {
-	s, js := newStore(b)
-	m := appTree(29_000)
-	total := int64(0)
-	entries := m.sorted()
-	for _, e := range entries {
-		total += e.Size
-	}
-	save := func(parent snapshot.List) snapshot.List {
-		list, _, err := m.writeEntries(b.Context(), s, entries, parent)
-		if err != nil {
-			b.Fatal(err)
-		}
-		return list
-	}
-	list := save(snapshot.List{})
-	b.Run("cold", func(b *testing.B) {
-		b.SetBytes(total)
-		for b.Loop() {
-			b.StopTimer()
-			if err := stream(b, js, packs).Purge(b.Context()); err != nil {
-				b.Fatal(err)
-			}
-			b.StartTimer()
-			save(snapshot.List{})
-		}
-	})
-	b.Run("unchanged", func(b *testing.B) {
-		for b.Loop() {
-			save(list)
-		}
-	})
-	b.Run("one-changed", func(b *testing.B) {
-		e := &entries[len(entries)/2]
-		for b.Loop() {
-			data := fmt.Append(nil, e.Mtime)
-			e.Mtime++
-			e.Digest, e.Size = sha256.Sum256(data), int64(len(data))
-			m.contents[e.Digest] = data
-			save(list)
-		}
-	})
-	b.Run("all-touched", func(b *testing.B) {
-		for b.Loop() {
-			for i := range entries {
-				entries[i].Mtime++
-			}
-			save(list)
-		}
-	})
 }
