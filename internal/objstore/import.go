@@ -82,7 +82,7 @@ func (s *Store) placesIn(ctx context.Context, parent snapshot.List, entries []sn
 			}
 		}
 	}
-	_, err := s.losePacks(ctx, maps.Keys(packs), true)
+	err := s.losePacks(ctx, maps.Keys(packs), true)
 	maps.DeleteFunc(in, func(_ snapshot.Digest, p place) bool { return !s.allReusable(p.pieces) })
 	return in, err
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -14,8 +13,7 @@ import (
 
 // losePacks looks for the packs, which costs little beside their bytes, and
 // keeps those that are gone from being reused, or not whole if chunks count.
-func (s *Store) losePacks(ctx context.Context, packs iter.Seq[snapshot.Digest], chunks bool) (lost bool, err error) {
-	var missing atomic.Bool
+func (s *Store) losePacks(ctx context.Context, packs iter.Seq[snapshot.Digest], chunks bool) error {
 	group, look := errgroup.WithContext(ctx)
 	group.SetLimit(lookups)
 	for name := range packs {
@@ -27,13 +25,11 @@ func (s *Store) losePacks(ctx context.Context, packs iter.Seq[snapshot.Digest], 
 			}
 			if err == nil && !there {
 				s.suspects.add(s.packs(), objectName(name))
-				missing.Store(true)
 			}
 			return err
 		})
 	}
-	err = group.Wait()
-	return missing.Load(), err
+	return group.Wait()
 }
 
 // losePages is losePacks for the pages of a list, which may be in the cache
@@ -47,7 +43,7 @@ func (s *Store) losePages(ctx context.Context, list snapshot.List, chunks bool) 
 		return true
 	})
 	if err == nil || unreadable(err) {
-		_, err = s.losePacks(ctx, maps.Keys(packs), chunks)
+		err = s.losePacks(ctx, maps.Keys(packs), chunks)
 	}
 	if err != nil {
 		return fmt.Errorf("look for the pages before: %w", err)

@@ -17,6 +17,8 @@ import (
 type capture struct {
 	t        *Trees
 	strict   bool
+	root     *os.File
+	start    time.Time
 	scan     *scan
 	w        snapshot.TreeWriter
 	cache    *statCache
@@ -41,26 +43,42 @@ func (t *Trees) Capture(ctx context.Context, dir string, pol snapshot.Policy, ca
 	if err := settleDir(dir); err != nil {
 		return snapshot.Captured{}, err
 	}
-	root, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
+	c, err := t.newCapture(dir, rules, pol, cacheKey, w)
 	if err != nil {
-		return snapshot.Captured{}, rootFault(err)
-	}
-	defer root.Close()
-
-	start := time.Now()
-	c := &capture{t: t, w: w, report: newReport(t.redactor), strict: pol.Strict,
-		cache: t.openCache(root, pol, cacheKey, start), scan: t.newScan(rules, handle(root.Fd()))}
-	defer c.cache.close()
-	defer c.scan.close()
-	if err := c.walkRoot(ctx); err != nil {
 		return snapshot.Captured{}, err
 	}
-	if err := c.check(dir, root); err != nil {
+	defer c.close()
+	c.strict = pol.Strict
+	if err := c.run(ctx, dir); err != nil {
 		return snapshot.Captured{}, err
 	}
 	c.cache.commit()
-	c.report.cov.Phases = c.phases(time.Since(start))
+	c.report.cov.Phases = c.phases(time.Since(c.start))
 	return snapshot.Captured{Stats: c.stats, Coverage: c.report.cov}, nil
+}
+
+// newCapture makes the walk ready. It must be closed.
+func (t *Trees) newCapture(dir string, rules *policy, pol snapshot.Policy, cacheKey string, w snapshot.TreeWriter) (*capture, error) {
+	root, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, rootFault(err)
+	}
+	start := time.Now()
+	return &capture{t: t, w: w, root: root, start: start, report: newReport(t.redactor),
+		cache: t.openCache(root, pol, cacheKey, start), scan: t.newScan(rules, handle(root.Fd()))}, nil
+}
+
+func (c *capture) close() {
+	c.scan.close()
+	c.cache.close()
+	_ = c.root.Close() // nothing was written
+}
+
+func (c *capture) run(ctx context.Context, dir string) error {
+	if err := c.walkRoot(ctx); err != nil {
+		return err
+	}
+	return c.check(dir, c.root)
 }
 
 func (c *capture) walkRoot(ctx context.Context) error {

@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
-	"os"
 	"path/filepath"
-	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -162,20 +159,12 @@ func (t *Trees) survey(ctx context.Context, dir string, to snapshot.Target, w sn
 		return err
 	}
 	rules.only = to.Prefix
-	root, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
+	c, err := t.newCapture(dir, rules, to.Policy, to.CacheKey, w)
 	if err != nil {
-		return rootFault(err)
-	}
-	defer root.Close()
-	start := time.Now()
-	c := &capture{t: t, w: w, report: newReport(t.redactor),
-		cache: t.openCache(root, to.Policy, to.CacheKey, start), scan: t.newScan(rules, handle(root.Fd()))}
-	defer c.cache.close()
-	defer c.scan.close()
-	if err := c.walkRoot(ctx); err != nil {
 		return err
 	}
-	if err := c.check(dir, root); err != nil {
+	defer c.close()
+	if err := c.run(ctx, dir); err != nil {
 		return err
 	}
 	if to.Prefix == "" { // else it would forget the rest
