@@ -111,6 +111,7 @@ func (s *Store) openPack(ctx context.Context, name snapshot.Digest) (*objectRead
 		}
 		return nil, err
 	}
+	r.sum = nil // each content has its own digest
 	if r.info.Size > maxStoredPack {
 		_ = r.Close()
 		return nil, s.badPack(name, "it has %d bytes, more than a pack can have", r.info.Size)
