@@ -27,6 +27,7 @@ type capture struct {
 	entries  int64
 	read     snapshot.Phase
 	readTime time.Duration
+	seen     attr // the file or link that is being added, as it was read
 }
 
 // Capture hands the tree under dir to w, in path order. Coverage.Phases has
@@ -43,10 +44,11 @@ func (t *Trees) Capture(ctx context.Context, dir string, pol snapshot.Policy, ca
 	if err := settleDir(dir); err != nil {
 		return snapshot.Captured{}, err
 	}
-	c, err := t.newCapture(dir, rules, pol, cacheKey, w)
+	root, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {
-		return snapshot.Captured{}, err
+		return snapshot.Captured{}, rootFault(err)
 	}
+	c := t.newCapture(root, rules, pol, cacheKey, w)
 	defer c.close()
 	c.strict = pol.Strict
 	if err := c.run(ctx, dir); err != nil {
@@ -57,15 +59,11 @@ func (t *Trees) Capture(ctx context.Context, dir string, pol snapshot.Policy, ca
 	return snapshot.Captured{Stats: c.stats, Coverage: c.report.cov}, nil
 }
 
-// newCapture makes the walk ready. It must be closed.
-func (t *Trees) newCapture(dir string, rules *policy, pol snapshot.Policy, cacheKey string, w snapshot.TreeWriter) (*capture, error) {
-	root, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
-	if err != nil {
-		return nil, rootFault(err)
-	}
+// newCapture makes the walk of an open directory ready. It must be closed.
+func (t *Trees) newCapture(root *os.File, rules *policy, pol snapshot.Policy, cacheKey string, w snapshot.TreeWriter) *capture {
 	start := time.Now()
 	return &capture{t: t, w: w, root: root, start: start, report: newReport(t.redactor),
-		cache: t.openCache(root, pol, cacheKey, start), scan: t.newScan(rules, handle(root.Fd()))}, nil
+		cache: t.openCache(root, pol, cacheKey, start), scan: t.newScan(rules, handle(root.Fd()))}
 }
 
 func (c *capture) close() {

@@ -20,8 +20,10 @@ type difference struct {
 	want snapshot.Entry // the first one that was not passed
 	more bool
 
+	seen    *attr             // the leaf that Add gets
+	before  map[string]attr   // what the leaves were that change
 	removed []string          // leaves, in path order
-	touched []snapshot.Entry  // files that differ in mode or mtime only
+	touched map[string]look   // files that differ in mode or mtime only
 	dirs    map[string]uint16 // the wanted directories and their modes
 	was     map[string]uint16 // those that are there
 }
@@ -82,9 +84,14 @@ func (d *difference) Add(_ context.Context, is snapshot.Entry) error {
 		return d.both(is)
 	}
 	if is.Kind != snapshot.KindDir {
-		d.removed = append(d.removed, is.Path)
+		d.remove(is.Path)
 	}
 	return nil
+}
+
+func (d *difference) remove(path string) {
+	d.removed = append(d.removed, path)
+	d.before[path] = *d.seen
 }
 
 func (d *difference) both(is snapshot.Entry) error {
@@ -93,17 +100,19 @@ func (d *difference) both(is snapshot.Entry) error {
 	case isDir && wantDir:
 		return d.peek()
 	case wantDir:
-		d.removed = append(d.removed, is.Path)
-	case isDir || !sameContent(is, d.want):
+		d.remove(is.Path)
+	case isDir:
+	case !sameContent(is, d.want):
+		d.before[is.Path] = *d.seen
 	case is.Kind == snapshot.KindSymlink || is.Mtime == d.want.Mtime && is.Mode == d.want.Mode&0o777:
 		return d.peek()
 	default:
-		only, err := d.x.hasOneName(is.Path)
-		if err != nil {
-			return err
-		}
-		if only { // else the others, which may lie outside, would change with it
-			d.touched = append(d.touched, d.want)
+		d.before[is.Path] = *d.seen
+		// Else its other names, which may lie outside, would change with it, or no
+		// undo could open it.
+		if d.seen.links == 1 && d.want.Mode&0o400 != 0 {
+			mtime := d.want.Mtime
+			d.touched[is.Path] = look{Mode: uint32(d.want.Mode & 0o777), Mtime: &mtime}
 			return d.peek()
 		}
 	}

@@ -15,12 +15,8 @@ func (t *Trees) Discard(root, path string) error {
 		return err
 	}
 	defer dest.close()
-	for _, part := range dest.parts[:len(dest.parts)-1] {
-		sub, err := enterDir(dest.parent(), part)
-		if err != nil {
-			return dest.discardFault(err)
-		}
-		dest.roots = append(dest.roots, sub)
+	if err := dest.enterParents(); err != nil {
+		return dest.discardFault(err)
 	}
 	dir, err := enterDir(dest.parent(), dest.base())
 	if err != nil {

@@ -25,10 +25,14 @@
 // Safety of a restore in place. All that is new is staged beside the directory.
 // Then a journal of the moves is synced, and entries are renamed out of and into
 // place, by their names in open directories, without following a link or
-// replacing anything; what was moved must be what was planned. A failure takes
-// the moves back in reverse. The removal of the journal is the commit; a stage
-// with a journal whose process is dead is taken back by New, by Capture of that
-// directory, and by the next restore beside it.
+// replacing anything. A file or link that goes or changes must be, to its ctime,
+// what it was when it was compared, or the restore fails; a write within the
+// same tick of the file system's clock as that is the exception. A failure takes
+// the moves back in reverse and keeps what others wrote since. The removal of
+// the journal is the commit; a stage with a journal whose process is dead is
+// taken back in the same way by New, which finds those further down by signs in
+// the root, by Capture of that directory, and by the next restore into it or
+// into a new one beside it.
 //
 // Redaction covers the secrets as they are (in JSON, as decoded); encodings of
 // them, such as base64 or hex, are out of its scope.

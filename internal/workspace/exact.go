@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -16,14 +17,15 @@ import (
 // exact is a restore into a directory that has something in it. What differs is
 // staged; then a journal of the moves is written, and they are made.
 type exact struct {
-	t     *Trees
-	dest  *destination
-	to    snapshot.Target
-	top   handle // the directory
-	inode uint64
-	stage *stage
-	fresh handle // in the stage: what is new, at its paths
-	old   handle // in the stage: what was displaced, by number
+	t      *Trees
+	dest   *destination
+	to     snapshot.Target
+	top    handle // the directory
+	inode  uint64
+	before map[string]attr // what the leaves were that change
+	stage  *stage
+	fresh  handle // in the stage: what is new, at its paths
+	old    handle // in the stage: what was displaced, by number
 }
 
 // Names in the stage of an exact restore.
@@ -36,14 +38,12 @@ const (
 // isFull reports whether the destination is a directory with something in it,
 // after what a dead restore left of it is undone. It makes nothing.
 func (d *destination) isFull() (bool, error) {
-	for _, part := range d.parts[:len(d.parts)-1] {
-		sub, err := enterDir(d.parent(), part)
-		if err != nil {
-			return false, d.notThere(err)
-		}
-		d.roots = append(d.roots, sub)
+	if err := d.enterParents(); isNotThere(err) {
+		return false, nil // who makes them finds the fault
+	} else if err != nil {
+		return false, diskFault("enter a parent of", d.path, err)
 	}
-	if err := settle(d.parent(), exactStage(d.base())); err != nil {
+	if err := settleAll(d.parent(), d.base()); err != nil {
 		return false, err
 	}
 	err := d.checkFree()
@@ -54,16 +54,13 @@ func (d *destination) isFull() (bool, error) {
 	return false, err
 }
 
-// notThere leaves the faults of the way to who makes it.
-func (d *destination) notThere(err error) error {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errReplaced) {
-		return nil
-	}
-	return diskFault("enter a parent of", d.path, err)
+// isNotThere reports whether a directory is missing, or something else.
+func isNotThere(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errReplaced)
 }
 
 func (t *Trees) restoreExact(ctx context.Context, dest *destination, to snapshot.Target, entries iter.Seq2[snapshot.Entry, error], from snapshot.Contents) (files, bytes int64, err error) {
-	x := &exact{t: t, dest: dest, to: to, top: noHandle, fresh: noHandle, old: noHandle}
+	x := &exact{t: t, dest: dest, to: to, before: map[string]attr{}, top: noHandle, fresh: noHandle, old: noHandle}
 	defer x.close()
 	if err := t.CheckRoot(dest.full()); err != nil {
 		return 0, 0, err
@@ -74,6 +71,7 @@ func (t *Trees) restoreExact(ctx context.Context, dest *destination, to snapshot
 	done := true // what is in the stage is in nobody's way
 	defer func() {
 		if done {
+			x.dest.removeSign()
 			x.stage.remove()
 		}
 	}()
@@ -92,37 +90,50 @@ func (t *Trees) restoreExact(ctx context.Context, dest *destination, to snapshot
 	return f.files, f.bytes, nil
 }
 
-func (x *exact) open() error {
-	parent, err := x.dest.parent().Open(".")
-	if err != nil {
-		return diskFault("open", x.to.Path, err)
-	}
-	defer parent.Close()
-	if x.top, err = openDirectory(handle(parent.Fd()), x.dest.base()); err != nil {
-		return diskFault("open", x.to.Path, err)
-	}
+// open takes the stage first: nobody else changes the directory from then on.
+func (x *exact) open() (err error) {
 	if x.stage, err = newExactStage(x.dest.parent(), x.dest.base()); err != nil {
 		return err
 	}
-	if x.fresh, err = x.stage.part(freshName); err == nil {
+	defer func() {
+		if err != nil {
+			x.dest.removeSign()
+			x.stage.remove()
+		}
+	}()
+	if err = x.dest.makeSign(); err == nil {
+		x.fresh, err = x.stage.part(freshName)
+	}
+	if err == nil {
 		x.old, err = x.stage.part(oldName)
 	}
 	var is, beside attr
 	if err == nil {
-		is, err = x.top.stat()
-	}
-	if err == nil {
 		beside, err = x.stage.top().stat()
 	}
 	if err != nil {
-		x.stage.remove()
 		return diskFault("make a staging directory for", x.to.Path, err)
 	}
+	if x.top, err = x.dest.open(); err == nil {
+		is, err = x.top.stat()
+	}
+	if err != nil {
+		return diskFault("open", x.to.Path, err)
+	}
 	if x.inode = is.inode; is.device != beside.device {
-		x.stage.remove()
 		return snapshot.Errorf(snapshot.InvalidWorkspace, "path %q is on another file system than the directory above it, and can't be changed in one step; restore into a new directory", x.to.Path)
 	}
 	return nil
+}
+
+// open opens the directory that the destination is.
+func (d *destination) open() (handle, error) {
+	parent, err := d.parent().Open(".")
+	if err != nil {
+		return noHandle, err
+	}
+	defer parent.Close()
+	return openDirectory(handle(parent.Fd()), d.base())
 }
 
 func (x *exact) close() {
@@ -141,33 +152,35 @@ func (x *exact) close() {
 func (x *exact) compare(ctx context.Context, f *fill, entries iter.Seq2[snapshot.Entry, error]) (*difference, error) {
 	next, stop := iter.Pull2(entries)
 	defer stop()
-	d := &difference{x: x, fill: f, next: next, dirs: map[string]uint16{}, was: map[string]uint16{}}
+	d := &difference{x: x, fill: f, next: next, before: x.before, touched: map[string]look{}, dirs: map[string]uint16{}, was: map[string]uint16{}}
 	if err := d.peek(); err != nil {
 		return nil, err
 	}
-	if err := x.t.survey(ctx, x.dest.full(), x.to, d); err != nil {
+	if err := x.survey(ctx, d); err != nil {
 		return nil, err
 	}
 	return d, d.rest()
 }
 
-// survey hands the tree to w as Capture does, but only what lies at or under the
+// survey hands the tree to d as Capture does, but only what lies at or under the
 // target's prefix, and with no fault that a strict save would have.
-func (t *Trees) survey(ctx context.Context, dir string, to snapshot.Target, w snapshot.TreeWriter) error {
-	rules, err := compile(to.Policy)
+func (x *exact) survey(ctx context.Context, d *difference) error {
+	rules, err := compile(x.to.Policy)
 	if err != nil {
 		return err
 	}
-	rules.only = to.Prefix
-	c, err := t.newCapture(dir, rules, to.Policy, to.CacheKey, w)
+	rules.only = x.to.Prefix
+	root, err := x.top.open(".", unix.O_DIRECTORY)
 	if err != nil {
-		return err
+		return rootFault(err)
 	}
+	c := x.t.newCapture(os.NewFile(uintptr(root), "."), rules, x.to.Policy, x.to.CacheKey, d)
 	defer c.close()
-	if err := c.run(ctx, dir); err != nil {
+	d.seen = &c.seen
+	if err := c.run(ctx, x.dest.full()); err != nil {
 		return err
 	}
-	if to.Prefix == "" { // else it would forget the rest
+	if x.to.Prefix == "" { // else it would forget the rest
 		c.cache.commit()
 	}
 	return nil

@@ -19,7 +19,7 @@ import (
 // old makes the directory that a restore is to change.
 func (b *bench) old(pairs ...string) string {
 	b.t.Helper()
-	dir := b.restored("dest")
+	dir := b.restored(b.path)
 	must(b.t, removeAll(dir))
 	must(b.t, os.MkdirAll(dir, 0o755))
 	at := *b
@@ -29,7 +29,7 @@ func (b *bench) old(pairs ...string) string {
 }
 
 func (b *bench) exact(tree *memTree, pol snapshot.Policy, prefix string) (files int64, err error) {
-	files, _, err = b.Trees.Restore(bg(), snapshot.Target{Root: "restore", Path: "dest", Exact: true, Prefix: prefix, Policy: pol},
+	files, _, err = b.Trees.Restore(bg(), snapshot.Target{Root: "restore", Path: b.path, Exact: true, Prefix: prefix, Policy: pol},
 		tree.all(), loose(tree.open))
 	return files, err
 }
@@ -37,11 +37,13 @@ func (b *bench) exact(tree *memTree, pol snapshot.Policy, prefix string) (files 
 // alone fails if there is anything beside the destination.
 func (b *bench) alone() {
 	b.t.Helper()
-	names, err := os.ReadDir(b.options.RestoreRoot)
-	must(b.t, err)
-	for _, n := range names {
-		if n.Name() != "dest" {
-			b.t.Errorf("left %s beside the destination", n.Name())
+	for at := b.path; at != "."; at = filepath.Dir(at) {
+		names, err := os.ReadDir(filepath.Dir(b.restored(at)))
+		must(b.t, err)
+		for _, n := range names {
+			if n.Name() != filepath.Base(at) {
+				b.t.Errorf("left %s beside the destination", n.Name())
+			}
 		}
 	}
 }

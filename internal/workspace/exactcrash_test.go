@@ -1,10 +1,8 @@
 package workspace
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -103,7 +101,7 @@ func (b *bench) crashOld() string {
 	return dir
 }
 
-const killVar = "SANDKEEP_TEST_KILL" // base directory, what fails, where to die
+const killVar = "SANDKEEP_TEST_KILL" // base directory, what fails, where to die, destination
 
 // exactUntilKilled is a process that dies in the middle of a restore: at the
 // n-th step, or with a failing move at that step of the undoing.
@@ -115,14 +113,15 @@ func exactUntilKilled(args string) int {
 	}
 	t := &testing.T{}
 	b := benchIn(t, parts[0])
+	b.path = parts[3]
 	tree, _ := b.captureIn(bg())
 	b.fault = func(op, path string) error {
 		switch op {
-		case "write", "journal", "move", "commit", "undo":
+		case "write", "journal", "move", "commit", "undo", "undone":
 			if parts[1] == "fail" && op == "commit" {
 				return unix.EIO
 			}
-			if parts[1] == "fail" && op != "undo" {
+			if parts[1] == "fail" && op != "undo" && op != "undone" {
 				return nil
 			}
 			if n--; n == 0 {
@@ -139,6 +138,19 @@ func exactUntilKilled(args string) int {
 	return 0
 }
 
+// killed reports whether a process was killed at its n-th step of a restore.
+func (b *bench) killed(how string, n int) bool {
+	b.t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), strings.Join([]string{killVar + "=" + b.base, how, strconv.Itoa(n), b.path}, "|"))
+	out, err := cmd.CombinedOutput()
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if err != nil && (!ok || exit.ExitCode() != -1 && exit.ExitCode() != 4) {
+		b.t.Fatalf("the process: %v\n%s", err, out)
+	}
+	return ok && exit.ExitCode() == -1
+}
+
 // TestExact_Killed kills the process at each step. What comes next there finds
 // the tree as it was, until the commit.
 func TestExact_Killed(t *testing.T) {
@@ -148,19 +160,13 @@ func TestExact_Killed(t *testing.T) {
 		for n := 1; ; n++ {
 			dir := b.crashOld()
 			before, was := describe(t, dir), inode(t, dir)
-			cmd := exec.Command(os.Args[0])
-			cmd.Env = append(os.Environ(), killVar+"="+b.base+"|"+how+"|"+strconv.Itoa(n))
-			out, err := cmd.CombinedOutput()
-			exit, ok := errors.AsType[*exec.ExitError](err)
-			if err == nil || ok && exit.ExitCode() == 4 {
+			if !b.killed(how, n) {
 				if n < 10 {
-					t.Fatalf("%s ended after %d steps: %v\n%s", how, n, err, out)
+					t.Fatalf("%s ended after %d steps", how, n)
 				}
 				break
 			}
-			if !ok || exit.ExitCode() != -1 {
-				t.Fatalf("the process: %v\n%s", err, out)
-			}
+			var err error
 			switch n % 3 { // three ways to come upon it
 			case 0:
 				_, err = b.Capture(bg(), dir, snapshot.Policy{}, "", newMemTree())
@@ -190,9 +196,7 @@ func TestExact_WrittenSinceTheCrash(t *testing.T) {
 	dir := b.crashOld()
 	before := describe(t, dir)
 	for n := 1; ; n++ {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), killVar+"="+b.base+"|run|"+strconv.Itoa(n))
-		if err := cmd.Run(); err == nil {
+		if !b.killed("run", n) {
 			t.Fatal("the restore was never killed with new/f in its place")
 		}
 		if _, err := os.Lstat(filepath.Join(dir, "new", "f")); err == nil {
@@ -284,31 +288,120 @@ func TestExact_SwappedLinks(t *testing.T) {
 
 // A stage whose directory is gone waits until that is back.
 func TestExact_Orphan(t *testing.T) {
+	for how, comeUpon := range map[string]func(b *bench, dir string) error{
+		"start": func(b *bench, _ string) error { _, err := New(b.options); return err },
+		"save": func(b *bench, dir string) error {
+			_, err := b.Capture(bg(), dir, snapshot.Policy{}, "", newMemTree())
+			return err
+		},
+		"restore": func(b *bench, _ string) error {
+			_, err := b.exact(newMemTree(), snapshot.Policy{Exclude: []string{"**"}}, "")
+			return err
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			b := newBench(t)
+			b.crashTree()
+			dir := b.crashOld()
+			before := describe(t, dir)
+			if !b.killed("run", 16) {
+				t.Fatal("the restore was not killed")
+			}
+			away := filepath.Join(b.base, "state", "away")
+			must(t, os.Rename(dir, away))
+			b.other(dir)
+			must(t, os.RemoveAll(dir))
+			must(t, os.Rename(away, dir))
+			must(t, comeUpon(b, dir))
+			if after := describe(t, dir); !maps.Equal(before, after) {
+				t.Errorf("left %v of %v", after, before)
+			}
+			b.alone()
+		})
+	}
+}
+
+// other makes another directory, of which nothing is undone.
+func (b *bench) other(dir string) {
+	b.t.Helper()
+	must(b.t, os.Mkdir(dir, 0o755))
+	must(b.t, os.WriteFile(filepath.Join(dir, "other"), nil, 0o644))
+	for range 2 {
+		if _, err := b.Capture(bg(), dir, snapshot.Policy{}, "", newMemTree()); err != nil {
+			b.t.Error(err)
+		}
+	}
+	if after := describe(b.t, dir); len(after) != 1 {
+		b.t.Errorf("another directory has %v", after)
+	}
+}
+
+// A directory that is made in the place of another may get its inode.
+func TestExact_InodeAgain(t *testing.T) {
 	b := newBench(t)
 	b.crashTree()
 	dir := b.crashOld()
-	before := describe(t, dir)
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s|run|16", killVar, b.base))
-	if out, err := cmd.CombinedOutput(); err == nil || bytes.Contains(out, []byte("panic")) {
-		t.Fatalf("the process: %v\n%s", err, out)
+	if !b.killed("run", 16) {
+		t.Fatal("the restore was not killed")
 	}
-	away := filepath.Join(b.base, "away")
-	must(t, os.Rename(dir, away))
+	was := inode(t, dir)
+	must(t, os.Rename(dir, filepath.Join(b.base, "state", "away")))
 	must(t, os.Mkdir(dir, 0o755))
-	must(t, os.WriteFile(filepath.Join(dir, "other"), nil, 0o644))
-	if _, err := b.Capture(bg(), dir, snapshot.Policy{}, "", newMemTree()); err != nil {
-		t.Error(err)
-	}
-	if after := describe(t, dir); len(after) != 1 {
+	journal := filepath.Join(b.restored(exactStage("dest")), journalName)
+	text, err := os.ReadFile(journal)
+	must(t, err)
+	again := strings.Replace(string(text), strconv.FormatUint(was, 10), strconv.FormatUint(inode(t, dir), 10), 1)
+	must(t, os.WriteFile(journal, []byte(again), 0o600))
+	_, err = New(b.options)
+	must(t, err)
+	if after := describe(t, dir); len(after) != 0 {
 		t.Errorf("another directory has %v", after)
 	}
-	must(t, os.RemoveAll(dir))
-	must(t, os.Rename(away, dir))
-	_, err := New(b.options)
-	must(t, err)
-	if after := describe(t, dir); !maps.Equal(before, after) {
-		t.Errorf("left %v of %v", after, before)
+}
+
+// What a restore further down left half done is undone by the next worker.
+func TestExact_KilledBelow(t *testing.T) {
+	b := newBench(t)
+	b.path = "a/b/dest"
+	must(t, os.MkdirAll(b.restored("a/b"), 0o755))
+	b.crashTree()
+	for n := 1; ; n++ {
+		dir := b.crashOld()
+		before := describe(t, dir)
+		if !b.killed("run", n) {
+			if n < 10 {
+				t.Fatalf("it ended after %d steps", n)
+			}
+			b.alone()
+			break
+		}
+		_, err := New(b.options)
+		must(t, err)
+		if after := describe(t, dir); !maps.Equal(before, after) {
+			t.Fatalf("%d left %v of %v", n, after, before)
+		}
+		b.alone()
 	}
-	b.alone()
+}
+
+// What was put in the place of the directory is neither compared nor changed.
+func TestExact_SwappedDirectory(t *testing.T) {
+	b := newBench(t)
+	tree := b.crashTree()
+	dir := b.crashOld()
+	before, away := describe(t, dir), filepath.Join(b.base, "state", "away")
+	entries := func(yield func(snapshot.Entry, error) bool) {
+		must(t, os.Rename(dir, away))
+		must(t, os.Mkdir(dir, 0o755))
+		must(t, os.WriteFile(filepath.Join(dir, "same"), []byte("other"), 0o644))
+		tree.all()(yield)
+	}
+	_, _, err := b.Trees.Restore(bg(), snapshot.Target{Root: "restore", Path: "dest", Exact: true}, entries, loose(tree.open))
+	wantCode(t, err, snapshot.WorkspaceChanged)
+	if after := describe(t, away); !maps.Equal(before, after) {
+		t.Errorf("changed %v to %v", before, after)
+	}
+	if other := describe(t, dir); len(other) != 1 {
+		t.Errorf("another directory has %v", other)
+	}
 }

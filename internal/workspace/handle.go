@@ -25,14 +25,17 @@ const (
 // attr is what the system says about a file.
 type attr struct {
 	stat
-	mode uint32
+	mode  uint32
+	links uint32
 }
 
 func (a *attr) is(format uint32) bool { return a.mode&unix.S_IFMT == format }
 func (a *attr) perm() uint16          { return uint16(a.mode & 0o777) }
+func (a *attr) bits() uint32          { return a.mode & 0o7777 }
+func (a *attr) special() uint32       { return a.mode & 0o7000 }
 
 func (a *attr) set(s *unix.Stat_t) {
-	*a = attr{mode: uint32(s.Mode), stat: stat{size: s.Size, mtime: nanos(s.Mtim.Unix()), ctime: nanos(s.Ctim.Unix()),
+	*a = attr{mode: uint32(s.Mode), links: uint32(min(uint64(s.Nlink), math.MaxUint32)), stat: stat{size: s.Size, mtime: nanos(s.Mtim.Unix()), ctime: nanos(s.Ctim.Unix()),
 		inode: s.Ino, device: uint64(s.Dev)}}
 }
 

@@ -120,6 +120,7 @@ type bench struct {
 	t    testing.TB
 	base string
 	ws   string // a sandbox
+	path string // of the destination of restores in place
 }
 
 func newBench(t testing.TB, secrets ...string) *bench {
@@ -137,7 +138,7 @@ func benchIn(t testing.TB, base string, secrets ...string) *bench {
 	trees, err := New(Options{SandboxRoot: filepath.Join(state, "sandboxes"), RestoreRoot: filepath.Join(state, "restored"),
 		StateDir: state, Forbidden: []string{filepath.Join(base, "store")}, Redactor: r})
 	must(t, err)
-	b := &bench{Trees: trees, t: t, base: base, ws: filepath.Join(state, "sandboxes", "ws")}
+	b := &bench{Trees: trees, t: t, base: base, ws: filepath.Join(state, "sandboxes", "ws"), path: "dest"}
 	must(t, os.MkdirAll(b.ws, 0o755))
 	must(t, os.MkdirAll(filepath.Join(state, "restored"), 0o755))
 	must(t, os.MkdirAll(filepath.Join(base, "store"), 0o755))

@@ -3,13 +3,11 @@ package workspace
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -23,6 +21,7 @@ import (
 type journalHead struct {
 	Name  string `json:"name"` // of the directory, beside the stage
 	Inode uint64 `json:"inode"`
+	Born  int64  `json:"born,omitempty"` // 0: unknown. Inodes come again
 }
 
 // commit makes the moves, all or none. done is false if that failed too, so that
@@ -39,21 +38,27 @@ func (x *exact) commit(ctx context.Context, moves []move) (done bool, err error)
 	if err := x.writeJournal(moves); err != nil {
 		return true, diskFault("write the journal for", x.to.Path, err)
 	}
-	m := mover{top: way{top: x.top}, fresh: way{top: x.fresh}, old: x.old, fault: x.t.fault}
-	defer m.leave()
-	if err = m.all(ctx, moves); err == nil {
+	u := &undo{mover: x.mover(), moves: moves, parent: x.dest.parent(), name: x.dest.base(), stage: x.stage.name, at: x.stage.top()}
+	defer u.leave()
+	if err = u.note(); err == nil {
+		err = u.all(ctx, moves)
+	}
+	if err == nil {
 		if err = errors.Join(x.stage.top().syncAll(), x.endJournal()); err == nil { // or a power cut could empty what is new
 			return true, nil
 		}
 		err = diskFault("end the journal for", x.to.Path, err)
 	}
-	if undone := m.undoAll(moves); undone != nil {
-		return false, errors.Join(snapshot.Errorf(snapshot.Internal, "the restore into %q failed and could not be undone; the next restore or save there tries it again", x.to.Path), err, undone)
-	}
-	if ended := x.endJournal(); ended != nil {
-		return false, errors.Join(err, ended)
+	if undone := u.takeBack(); undone != nil {
+		half := snapshot.Errorf(snapshot.Internal, "the restore into %q failed and could not be taken back (%s), so that the directory may be half changed; see to the file system of the node, then restore or save there again, which takes it back first",
+			x.to.Path, errnoText(undone))
+		return false, half.Because(errors.Join(snapshot.ErrHalfRestored, err, undone))
 	}
 	return true, err
+}
+
+func (x *exact) mover() *mover {
+	return &mover{top: way{top: x.top}, fresh: way{top: x.fresh}, old: x.old, fault: x.t.fault, before: x.before, ctimes: map[uint64]int64{}}
 }
 
 func (x *exact) writeJournal(moves []move) error {
@@ -69,7 +74,7 @@ func (x *exact) writeJournal(moves []move) error {
 	defer f.Close()
 	buf := bufio.NewWriter(f)
 	out := json.NewEncoder(buf)
-	err = out.Encode(journalHead{x.dest.base(), x.inode})
+	err = out.Encode(journalHead{x.dest.base(), x.inode, x.top.born()})
 	for i := range moves {
 		err = errors.Join(err, out.Encode(moves[i]))
 	}
@@ -85,7 +90,7 @@ func (x *exact) writeJournal(moves []move) error {
 	return err
 }
 
-// endJournal says that there is nothing to undo any more.
+// endJournal is the commit.
 func (x *exact) endJournal() error {
 	if err := x.t.fault("commit", ""); err != nil {
 		return err
@@ -93,10 +98,11 @@ func (x *exact) endJournal() error {
 	return endJournal(x.stage.top())
 }
 
-// The removal is on the disk before anything that it was needed for goes.
+// endJournal says that there is nothing to undo any more. The removal is on the
+// disk before anything that it was needed for goes.
 func endJournal(stage handle) error {
 	err := uninterrupted(func() error { return unix.Unlinkat(int(stage), journalName, 0) })
-	if err == nil {
+	if unlessAbsent(err) == nil {
 		err = uninterrupted(func() error { return unix.Fsync(int(stage)) })
 	}
 	return err
@@ -127,11 +133,23 @@ type mover struct {
 	top, fresh way
 	old        handle
 	fault      func(op, path string) error
+	before     map[string]attr  // what the leaves were when they were compared
+	ctimes     map[uint64]int64 // that moves have given to files with other names, by inode
+	began      int64            // when the first move could be made, by the file system's clock
 }
 
 func (m *mover) leave() {
 	m.top.leave()
 	m.fresh.leave()
+}
+
+func (m *mover) close() {
+	m.leave()
+	for _, h := range []handle{m.top.top, m.fresh.top, m.old} {
+		if h != noHandle {
+			h.close()
+		}
+	}
 }
 
 func (m *mover) all(ctx context.Context, moves []move) error {
@@ -179,7 +197,7 @@ func (m *mover) one(v *move) error {
 		}
 		return from.move(name, to, name)
 	}
-	return m.look(v, v.Now, v.Maybe)
+	return m.look(v)
 }
 
 // out displaces an entry. What has vanished needs not be.
@@ -194,20 +212,47 @@ func (m *mover) out(v *move) error {
 			return m.keeps(v, err)
 		}
 	}
+	if is, err := in.lstat(name); err != nil {
+		return unlessAbsent(err)
+	} else if !m.isStill(v.Path, is) {
+		return errReplaced
+	}
 	if err := in.move(name, m.old, v.Slot); err != nil {
 		return unlessAbsent(err)
 	}
+	return m.checkOut(v)
+}
+
+// checkOut finds what became of an entry just before it was displaced.
+func (m *mover) checkOut(v *move) error {
 	a, err := m.old.lstat(v.Slot)
-	if err == nil && a.inode != v.Inode {
-		err = errReplaced
+	if err != nil {
+		return err
 	}
-	if err == nil && v.Dir {
-		var empty bool
-		if empty, err = isEmpty(m.old, v.Slot); !empty {
-			err = errors.Join(unix.ENOTEMPTY, err)
-		}
+	if a.links > 1 && !v.Dir {
+		m.ctimes[a.inode] = a.ctime
+	}
+	a.ctime = m.before[v.Path].ctime // the move has changed it
+	if a.inode != v.Inode || !m.isStill(v.Path, a) {
+		return errReplaced
+	}
+	if !v.Dir {
+		return nil
+	}
+	empty, err := isEmpty(m.old, v.Slot)
+	if !empty {
+		err = errors.Join(unix.ENOTEMPTY, err)
 	}
 	return err
+}
+
+// isStill reports whether a leaf is what it was when it was compared.
+func (m *mover) isStill(path string, is attr) bool {
+	was, known := m.before[path]
+	if ctime, moved := m.ctimes[is.inode]; moved && ctime == is.ctime {
+		is.ctime = was.ctime
+	}
+	return !known || is.stat == was.stat
 }
 
 func unlessAbsent(err error) error {
@@ -236,88 +281,49 @@ func isEmpty(in handle, name string) (bool, error) {
 	return empty, err
 }
 
-// look sets mode and mtime of what still has the move's inode. lenient passes
-// over another.
-func (m *mover) look(v *move, to *look, lenient bool) error {
-	dir, name := split(v.Path)
-	h, err := m.top.enter(dir, openDirectory)
-	if err == nil && v.Path != "" {
-		if h, err = h.open(name, 0); err == nil {
-			defer h.close()
-		}
-	}
-	var a attr
-	if err == nil {
-		a, err = h.stat()
-	}
-	if err != nil || a.inode != v.Inode {
-		if lenient {
+// look sets mode and mtime of what is what it was.
+func (m *mover) look(v *move) error {
+	h, a, err := m.open(v)
+	switch {
+	case err != nil || a.inode != v.Inode:
+		if v.Maybe {
 			return nil
 		}
 		return errors.Join(errReplaced, err)
+	case v.Path != "":
+		defer h.close()
 	}
-	if err = h.chmod(to.Mode); err == nil && to.Mtime != nil {
-		err = h.setMtime(*to.Mtime)
+	if v.Now.Mtime != nil && (a.links != 1 || !m.isStill(v.Path, a)) {
+		return errReplaced
 	}
-	return err
+	return h.setLook(a, *v.Now)
 }
 
-// undoAll takes all moves back, the last first, as far as they were made.
-func (m *mover) undoAll(moves []move) error {
-	var errs []error
-	for i := range slices.Backward(moves) {
-		err := m.fault("undo", moves[i].Path)
-		if err == nil {
-			err = m.undo(&moves[i])
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("undo %s of %q: %w", moves[i].Do, moves[i].Path, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (m *mover) undo(v *move) error {
-	if v.Do == moveLook {
-		return m.look(v, v.Was, true)
-	}
+// open opens what a move is about; its caller closes it, unless it is the
+// directory itself.
+func (m *mover) open(v *move) (h handle, a attr, err error) {
 	dir, name := split(v.Path)
-	if v.Do == moveOut {
-		if _, err := m.old.lstat(v.Slot); isAbsent(err) {
-			return nil
-		}
-		to, err := m.top.enter(dir, openDirectory)
-		if err != nil {
+	if h, err = m.top.enter(dir, openDirectory); err == nil && v.Path != "" {
+		h, err = h.open(name, 0)
+	}
+	if err != nil {
+		return noHandle, a, replacedIf(err, unix.ELOOP, unix.ENOTDIR, unix.ENXIO)
+	}
+	if a, err = h.stat(); err != nil && v.Path != "" {
+		h.close()
+	}
+	return h, a, err
+}
+
+// setLook changes what is different.
+func (h handle) setLook(is attr, to look) error {
+	if is.bits() != to.Mode {
+		if err := h.chmod(to.Mode); err != nil {
 			return err
 		}
-		if err = m.old.move(v.Slot, to, name); errors.Is(err, unix.EEXIST) {
-			// Something came into its place since; both are kept.
-			err = m.old.move(v.Slot, to, name+keptSuffix+rand.Text())
-		}
-		return err
 	}
-	from, err := m.top.enter(dir, openDirectory)
-	if isAbsent(err) || errors.Is(err, errReplaced) {
-		return nil
+	if to.Mtime != nil && is.mtime != *to.Mtime {
+		return h.setMtime(*to.Mtime)
 	}
-	if err != nil {
-		return err
-	}
-	if a, err := from.lstat(name); err != nil || a.inode != v.Inode {
-		return nil // it never came, or went since
-	}
-	to, err := m.fresh.enter(dir, openDirectory)
-	if err != nil {
-		return err
-	}
-	return from.move(name, to, name)
-}
-
-func (m *mover) close() {
-	m.leave()
-	for _, h := range []handle{m.top.top, m.fresh.top, m.old} {
-		if h != noHandle {
-			h.close()
-		}
-	}
+	return nil
 }

@@ -56,6 +56,7 @@ func (c *capture) tryLeaf(ctx context.Context, d *dir, p *place, last bool) erro
 		c.report.skip(p.path, p.note, snapshot.UnsupportedEntry)
 		return nil
 	}
+	c.seen = p.attr
 	return c.add(ctx, snapshot.Entry{Path: p.path, Kind: snapshot.KindSymlink, Target: p.target})
 }
 
@@ -165,6 +166,7 @@ type content struct {
 }
 
 func (c *capture) addFile(ctx context.Context, path string, a attr, got content) error {
+	c.seen = a
 	c.report.cov.Redactions += got.redactions
 	return c.add(ctx, snapshot.Entry{Path: path, Kind: snapshot.KindFile, Mode: a.perm(), Mtime: a.mtime, Size: got.size, Digest: got.digest})
 }

@@ -81,10 +81,13 @@ func (p *planner) lstat(path string) (attr, error) {
 	return in.lstat(name)
 }
 
-func (p *planner) out(path string, inode uint64) *move {
+func (p *planner) out(path string, a attr) *move {
 	p.slots++
 	p.gone[path] = true
-	p.moves = append(p.moves, move{Do: moveOut, Path: path, Inode: inode, Slot: strconv.Itoa(p.slots)})
+	if _, seen := p.diff.before[path]; !seen && !a.is(unix.S_IFDIR) {
+		p.diff.before[path] = a // the policy hides it from the survey
+	}
+	p.moves = append(p.moves, move{Do: moveOut, Path: path, Inode: a.inode, Slot: strconv.Itoa(p.slots)})
 	return &p.moves[len(p.moves)-1]
 }
 
@@ -100,7 +103,7 @@ func (p *planner) remove() error {
 		case a.is(unix.S_IFDIR):
 			return changed(path, errReplaced)
 		}
-		p.out(path, a.inode)
+		p.out(path, a)
 	}
 	return nil
 }
@@ -119,7 +122,7 @@ func (p *planner) removeDirs() error {
 		case err != nil || !a.is(unix.S_IFDIR):
 			return changed(path, err)
 		}
-		m := p.out(path, a.inode)
+		m := p.out(path, a)
 		m.Dir, m.Must = true, p.isStaged(path)
 	}
 	return nil
@@ -202,7 +205,7 @@ func (p *planner) bringOne(staged, there handle, path string) (enters bool, err 
 	case isDir || fresh.is(unix.S_IFDIR):
 		return false, conflict(path)
 	default:
-		p.out(path, is.inode)
+		p.out(path, is)
 	}
 	p.moves = append(p.moves, move{Do: moveIn, Path: path, Inode: fresh.inode})
 	return false, nil
@@ -210,9 +213,7 @@ func (p *planner) bringOne(staged, there handle, path string) (enters bool, err 
 
 // touch notes what modes and mtimes are wanted of what stays.
 func (p *planner) touch() error {
-	for _, e := range p.diff.touched {
-		p.looks[e.Path] = look{Mode: uint32(e.Mode & 0o777), Mtime: &e.Mtime}
-	}
+	maps.Copy(p.looks, p.diff.touched)
 	for path, mode := range p.diff.dirs {
 		if was, ok := p.diff.was[path]; ok && was != mode && isWithin(path, p.to.Prefix) {
 			p.looks[path] = look{Mode: uint32(mode)}
@@ -247,7 +248,7 @@ func (p *planner) open() error {
 		if err != nil {
 			return changed(path, err)
 		}
-		mode := uint32(a.perm())
+		mode := a.bits()
 		if mode&0o700 == 0o700 {
 			continue
 		}
@@ -301,7 +302,8 @@ func (p *planner) lookMove(path string, now look) (move, error) {
 	if err != nil {
 		return move{}, changed(path, err)
 	}
-	m := move{Do: moveLook, Path: path, Inode: a.inode, Was: &look{Mode: uint32(a.perm())}, Now: &now}
+	m := move{Do: moveLook, Path: path, Inode: a.inode, Was: &look{Mode: a.bits()}, Now: &now}
+	now.Mode |= a.special() // no checkpoint has them
 	if now.Mtime != nil {
 		m.Was.Mtime = &a.mtime
 	}
@@ -324,22 +326,6 @@ func listNames(h handle) ([]string, error) {
 // isWithin reports whether a path lies at or under a prefix, "" for all.
 func isWithin(path, prefix string) bool {
 	return prefix == "" || path == prefix || isBelow(path, prefix)
-}
-
-// hasOneName reports whether a file has no other hard link.
-func (x *exact) hasOneName(path string) (bool, error) {
-	w := way{top: x.top}
-	defer w.leave()
-	dir, name := split(path)
-	in, err := w.enter(dir, openDirectory)
-	if err != nil {
-		return false, changed(path, err)
-	}
-	var s unix.Stat_t
-	if err := uninterrupted(func() error { return unix.Fstatat(int(in), name, &s, unix.AT_SYMLINK_NOFOLLOW) }); err != nil {
-		return false, changed(path, err)
-	}
-	return uint64(s.Nlink) == 1, nil
 }
 
 // excludes reports whether the policy excludes a directory.

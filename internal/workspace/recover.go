@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +18,11 @@ import (
 // exactStage is the name of the stage for a directory: one at a time.
 func exactStage(name string) string {
 	return fmt.Sprintf("%sexact-%x", stagingPrefix, sha256.Sum256([]byte(name)))
+}
+
+// asideStage is the name of a stage whose directory is not at its place.
+func asideStage(name string, inode uint64) string {
+	return fmt.Sprintf("%s-%d", exactStage(name), inode)
 }
 
 // newExactStage makes the stage for a directory, after what a dead restore left
@@ -54,16 +57,26 @@ func settleDir(dir string) error {
 	if err != nil {
 		return nil // who uses it will say so
 	}
-	name := exactStage(filepath.Base(real))
-	if _, err := os.Lstat(filepath.Join(filepath.Dir(real), name)); err != nil {
-		return nil
-	}
 	parent, err := os.OpenRoot(filepath.Dir(real))
 	if err != nil {
 		return diskFault("open the directory above", filepath.Base(real), err)
 	}
 	defer parent.Close()
-	return settle(parent, name)
+	return settleAll(parent, filepath.Base(real))
+}
+
+// settleAll settles the stages of a directory: the one of its name, and the one
+// that was set aside when it was away.
+func settleAll(parent *os.Root, name string) error {
+	if err := settle(parent, exactStage(name)); err != nil {
+		return err
+	}
+	info, err := parent.Lstat(name)
+	if err != nil {
+		return nil // who uses it will say so
+	}
+	is, _ := sysStat(info)
+	return settle(parent, asideStage(name, is.inode))
 }
 
 // settle removes a stage whose process is dead, after its moves are undone.
@@ -89,97 +102,82 @@ func settle(parent *os.Root, name string) error {
 	if err != nil || lost != nil || !os.SameFile(now, mine) {
 		return nil // another was quicker
 	}
-	back, err := undoStage(parent, handle(lock.Fd()))
+	head, err := undoStage(parent, name, handle(lock.Fd()))
 	if errors.Is(err, errOrphan) {
-		// Kept until the directory is back, out of the way of another of its name.
-		return parent.Rename(name, stagingPrefix+rand.Text())
+		return setAside(parent, name, head)
 	}
 	if err != nil {
 		return snapshot.Errorf(snapshot.Internal, "a restore that broke off could not be undone (%s); see to the file system of the node, then send the request again", errnoText(err)).Because(err)
-	}
-	if err := keepWritten(parent, name, back); err != nil {
-		return diskFault("keep what was written since into", back.name, err)
 	}
 	removeTree(parent, name)
 	return nil
 }
 
-// undone is a restore whose moves were taken back.
-type undone struct {
-	name  string    // of the directory; "" if there was nothing to take back
-	began time.Time // of the moves
-}
-
-// keptSuffix begins the end of the names under which an undo keeps what was
-// written after the restore that it takes back had broken off.
-const keptSuffix = ".kept-"
-
-// keepWritten keeps what a broken restore had brought, beside the directory, if
-// any file in it was written since.
-func keepWritten(parent *os.Root, stage string, u undone) error {
-	if u.name == "" {
+// setAside keeps a stage until its directory is back, out of the way of another
+// of that name.
+func setAside(parent *os.Root, stage string, head journalHead) error {
+	aside := asideStage(head.Name, head.Inode)
+	if stage == aside {
 		return nil
 	}
-	brought, written := path.Join(stage, freshName), false
-	err := fs.WalkDir(parent.FS(), brought, func(_ string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		info, err := d.Info()
-		written = written || err == nil && !info.ModTime().Before(u.began) // clocks of file systems tick slowly
-		return err
-	})
-	if written || err != nil { // what can't be looked at may be somebody's work
-		return parent.Rename(brought, u.name+keptSuffix+rand.Text())
+	err := parent.Rename(stage, aside)
+	if errors.Is(err, fs.ErrExist) {
+		err = parent.Rename(stage, stagingPrefix+rand.Text())
 	}
-	return nil
+	return err
 }
 
 // errOrphan is about a stage whose directory is gone, or another by now.
 var errOrphan = errors.New("the directory of the journal is not there")
 
 // undoStage undoes the moves of a stage's journal, if it has one.
-func undoStage(parent *os.Root, stage handle) (u undone, err error) {
+func undoStage(parent *os.Root, name string, stage handle) (head journalHead, err error) {
 	head, moves, err := readJournal(stage)
 	if isAbsent(err) {
-		return u, nil
+		return head, nil
 	}
-	if err != nil || strings.Contains(head.Name, "/") {
-		return u, errors.Join(err, errReplaced)
+	if err != nil || head.Name == "" || strings.Contains(head.Name, "/") {
+		return head, errors.Join(err, errReplaced)
 	}
 	up, err := parent.Open(".")
 	if err != nil {
-		return u, err
+		return head, err
 	}
 	defer up.Close()
-	m := mover{top: way{top: noHandle}, fresh: way{top: noHandle}, old: noHandle, fault: func(string, string) error { return nil }}
-	defer m.close()
-	m.top.top, err = openDirectory(handle(up.Fd()), head.Name)
-	if isAbsent(err) || errors.Is(err, errReplaced) {
-		return u, errOrphan
+	u := undo{moves: moves, parent: parent, name: head.Name, stage: name, at: stage,
+		mover: &mover{top: way{top: noHandle}, fresh: way{top: noHandle}, old: noHandle, fault: func(string, string) error { return nil }}}
+	defer u.close()
+	if u.top.top, err = openDirectory(handle(up.Fd()), head.Name); err == nil {
+		err = head.check(u.top.top)
 	}
+	if isNotThere(err) {
+		return head, errOrphan
+	}
+	// The undo may have broken off after it had kept what is new.
+	if err == nil {
+		u.fresh.top, err = umask(0).openOrMake(stage, freshName)
+	}
+	if err == nil {
+		u.old, err = openDirectory(stage, oldName)
+	}
+	if err == nil {
+		err = u.note()
+	}
+	if err == nil {
+		err = u.takeBack()
+	}
+	return head, err
+}
+
+// check returns errReplaced if the directory is not the one of the journal.
+func (j journalHead) check(dir handle) error {
+	a, err := dir.stat()
 	if err != nil {
-		return u, err
+		return err
 	}
-	a, err := m.top.top.stat()
-	if err == nil && a.inode != head.Inode {
-		err = errOrphan
+	born := dir.born()
+	if a.inode != j.Inode || born != 0 && j.Born != 0 && born != j.Born {
+		return errReplaced
 	}
-	if err == nil {
-		m.fresh.top, err = openDirectory(stage, freshName)
-	}
-	if err == nil {
-		m.old, err = openDirectory(stage, oldName)
-	}
-	var journal attr
-	if err == nil {
-		journal, err = stage.lstat(journalName)
-	}
-	if err == nil {
-		err = m.undoAll(moves)
-	}
-	if err == nil {
-		err = endJournal(stage)
-	}
-	return undone{head.Name, time.Unix(0, journal.mtime)}, err
+	return nil
 }

@@ -130,6 +130,18 @@ func (d *destination) close() {
 	}
 }
 
+// enterParents enters the directories above the destination.
+func (d *destination) enterParents() error {
+	for _, part := range d.parts[:len(d.parts)-1] {
+		sub, err := enterDir(d.parent(), part)
+		if err != nil {
+			return err
+		}
+		d.roots = append(d.roots, sub)
+	}
+	return nil
+}
+
 // maxPrepares bounds how often a restore begins anew.
 const maxPrepares = 10
 

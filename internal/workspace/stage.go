@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -84,17 +85,24 @@ func lockDir(dir *os.Root) (*os.File, error) {
 // removeStale removes the staging directories of dead processes, after what
 // they left half done is undone. It fails silently: they are in nobody's way.
 func removeStale(parent *os.Root) {
+	for _, name := range stagesIn(parent) {
+		if path, err := parent.Readlink(name); err == nil {
+			followSign(parent, name, path)
+			continue
+		}
+		_ = settle(parent, name)
+	}
+}
+
+// stagesIn are the names in a directory that are the worker's own.
+func stagesIn(parent *os.Root) []string {
 	list, err := parent.Open(".")
 	if err != nil {
-		return
+		return nil
 	}
 	defer list.Close()
 	names, _ := list.Readdirnames(-1)
-	for _, name := range names {
-		if strings.HasPrefix(name, stagingPrefix) {
-			_ = settle(parent, name)
-		}
-	}
+	return slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, stagingPrefix) })
 }
 
 // removeTree removes a tree that may have directories without write permission.

@@ -46,3 +46,12 @@ func machine() string {
 	id, _ := unix.Sysctl("kern.uuid")
 	return id
 }
+
+// born is when an open directory was made, 0 if the system doesn't say.
+func (h handle) born() int64 {
+	var s unix.Stat_t
+	if unix.Fstat(int(h), &s) != nil {
+		return 0
+	}
+	return nanos(s.Btim.Unix())
+}

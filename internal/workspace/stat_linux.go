@@ -93,3 +93,15 @@ func machine() string {
 	id, _ := os.ReadFile("/etc/machine-id")
 	return string(id)
 }
+
+// born is when an open directory was made, 0 if the system doesn't say. Overlays
+// say another time once something in the directory was changed.
+func (h handle) born() int64 {
+	var fs unix.Statfs_t
+	var s unix.Statx_t
+	if unix.Fstatfs(int(h), &fs) != nil || fs.Type == unix.OVERLAYFS_SUPER_MAGIC ||
+		unix.Statx(int(h), "", unix.AT_EMPTY_PATH, unix.STATX_BTIME, &s) != nil || s.Mask&unix.STATX_BTIME == 0 {
+		return 0
+	}
+	return nanos(s.Btime.Sec, int64(s.Btime.Nsec))
+}
