@@ -288,7 +288,7 @@ type Workspaces interface {
 	// CheckRoot refuses a directory that must not be captured.
 	CheckRoot(dir string) error
 	// Restore writes entries into a directory and returns what it had to write. A
-	// failure leaves the destination as it was found.
+	// failure leaves the destination as it was found, unless it is an ErrHalfRestored.
 	Restore(ctx context.Context, to Target, entries iter.Seq2[Entry, error], from Contents) (files, bytes int64, err error)
 	// Discard removes what a Restore of this request has just made.
 	Discard(root, path string) error

@@ -8,10 +8,14 @@ import (
 	"strings"
 )
 
+// ErrHalfRestored is in the error of a restore that failed and could not be taken
+// back, so that the directory may be half changed. The error says what to do.
+var ErrHalfRestored = errors.New("restore could not be taken back")
+
 // Restore writes a checkpoint, or what lies at or under a prefix of it, into a
 // new or empty directory of this node, or makes an existing one equal to it; with
 // into "sandbox" it attaches the directory to the thread. A failure leaves the
-// destination as it was found.
+// destination as it was found, unless it is an ErrHalfRestored.
 func (s *Service) Restore(ctx context.Context, req RestoreRequest) (*RestoreReply, error) {
 	if req.Into == "" {
 		req.Into = "restore"
@@ -124,7 +128,7 @@ func (s *Service) rewriteSandbox(ctx context.Context, in restoring, key Instance
 	case reply != nil: // also if lease or lock were lost since
 		reply.Key = key
 		return reply, nil
-	case lost != nil:
+	case lost != nil && !errors.Is(err, ErrHalfRestored):
 		return nil, Errorf(WriterLost, "the writer lease of thread %q was lost during the restore; the sandbox is as it was, restore again", in.ThreadID).Because(errors.Join(lost, err))
 	}
 	return nil, err
