@@ -2,8 +2,10 @@ package tests
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +109,55 @@ func (c client) mayNotPublish(subject string) {
 	case <-time.After(patience):
 		c.t.Errorf("it may publish on %s", subject)
 	}
+}
+
+var workerBlock = regexp.MustCompile(`(?s)\{user: worker, password: \$WORKER_PASSWORD, (.*?\n    \}\})`)
+
+// TestOperating_MissingPermission takes one permission after the other from a
+// worker. It names it and ends, and has changed nothing.
+func TestOperating_MissingPermission(t *testing.T) {
+	t.Parallel()
+	conf := find(t, "docs/operating.md", "conf", "permissions").text
+	rights := workerBlock.FindStringSubmatch(conf)[1]
+	const responses = `allow_responses: {max: 10, expires: "1h"}`
+	type lack struct{ from, to, says string }
+	lacks := []lack{{responses, "", `Publish to "_INBOX.`}, {`["sandbox.>", `, `["sandbox.node.>", "sandbox.snapshot.>", `, `Subscription to "sandbox.`},
+		{`["sandbox.>", "$SRV.>", "_INBOX.>"]`, `["sandbox.>", "$SRV.>", "_INBOX.>"], deny: ["sandbox.fork"]`, `Subscription to "sandbox.fork"`}}
+	for _, quoted := range regexp.MustCompile(`"[^"]+[>*]"`).FindAllString(rights, -1) {
+		lacks = append(lacks, lack{quoted, `"none.` + fmt.Sprint(len(lacks)) + `"`, strings.TrimRight(quoted, `>*"`)})
+	}
+	for i, l := range lacks {
+		user := fmt.Sprintf(`{user: w%d, password: "w%d-secret", %s`, i, i, strings.Replace(rights, l.from, l.to, 1))
+		conf = strings.Replace(conf, "users = [", "users = [\n"+user, 1)
+	}
+	url, n := secured(t, conf)
+	before := sequences(as(t, url, "admin"))
+	for i, l := range lacks {
+		args := append([]string{"serve", "--server", url, "--user", fmt.Sprintf("w%d", i), "--password", fmt.Sprintf("w%d-secret", i)}, n.flags(t.TempDir())...)
+		code, _, stderr := run(t, agentProgram, args...)
+		said := lastLines(strings.TrimSpace(stderr), 1)
+		if code != 6 || !strings.Contains(said, "lacks a permission") || !strings.Contains(said, l.says) || logLine(stderr, "ready") != nil {
+			t.Errorf("without %s: exit code %d, want 6 and %s in %q", l.from, code, l.says, said)
+		}
+	}
+	if after := sequences(as(t, url, "admin")); after != before {
+		t.Errorf("the streams were %s and are %s", before, after)
+	}
+}
+
+// sequences are the ends of all streams.
+func sequences(c client) (text string) {
+	c.t.Helper()
+	list := c.js().ListStreams(c.ctx())
+	for s := range list.Info() {
+		if s.Config.Name != "sandbox-events" { // it follows the state
+			text += fmt.Sprintf("%s %d %d, ", s.Config.Name, s.State.Msgs, s.State.LastSeq)
+		}
+	}
+	if err := list.Err(); err != nil {
+		c.t.Fatal(err)
+	}
+	return text
 }
 
 // TestOperating_Accounts keeps clients in another account than the store: they

@@ -97,6 +97,9 @@ func serverLine(log zerolog.Logger, level zerolog.Level, text string) {
 // daemon's connection would go on trying.
 func linkEmbedded(o bus.ConnectOptions) (Link, error) {
 	probe, err := bus.Connect(o)
+	if _, ok := errors.AsType[*bus.SettingError](err); ok {
+		return Link{}, err
+	}
 	if err != nil {
 		return Link{}, snapshot.Errorf(snapshot.StoreUnavailable,
 			"the server does not let its own worker in; with --server-config give --creds, --nkey, or --user and --password").Because(err)

@@ -6,6 +6,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/nats-io/nats.go"
 
+	"sandkeep/internal/bus"
 	"sandkeep/internal/snapshot"
 )
 
@@ -42,6 +43,9 @@ func ExitCode(err error) int {
 		return ExitUsage
 	}
 	if _, ok := errors.AsType[*kong.ParseError](err); ok {
+		return ExitUsage
+	}
+	if _, ok := errors.AsType[*bus.SettingError](err); ok {
 		return ExitUsage
 	}
 	if e := snapshot.AsError(err); e != nil {

@@ -42,6 +42,7 @@ type call struct {
 const (
 	hopHeader     = "Sandbox-Hop"        // the node that passed the request on
 	timeoutHeader = "Sandbox-Timeout-Ms" // what is left of its time
+	idHeader      = "Sandbox-Request-Id" // under which both log it
 )
 
 // Bounds of a request or reply that travels as an object.
@@ -64,6 +65,9 @@ func (w *Worker) newCall(name string, r micro.Request, counts *counters) *call {
 		started: time.Now(), id: nuid.Next()}
 	if ms, err := strconv.ParseInt(r.Headers().Get(timeoutHeader), 10, 64); err == nil && c.relayed {
 		c.timeout = min(time.Duration(ms)*time.Millisecond, maxTimeout)
+	}
+	if id := r.Headers().Get(idHeader); c.relayed && len(id) == len(c.id) {
+		c.id = id
 	}
 	counts.begin()
 	return c

@@ -82,7 +82,7 @@ func (o ConnectOptions) resolve() (*natscontext.Context, error) {
 	if o.Embedded == nil && !o.NoContext {
 		saved, err := natscontext.New(o.Context, true)
 		if err != nil {
-			return nil, snapshot.Errorf(snapshot.BadRequest, "the nats context %q could not be loaded; `nats context ls` lists them", o.Context).Because(err)
+			return nil, badSetting("the nats context %q could not be loaded; `nats context ls` lists them", o.Context)
 		}
 		with = o.inherit(saved)
 	}
@@ -115,7 +115,8 @@ func (o ConnectOptions) inherit(saved *natscontext.Context) []natscontext.Option
 		natscontext.WithUserSeed(saved.UserSeed()), natscontext.WithUser(saved.User()), natscontext.WithPassword(saved.Password()), natscontext.WithToken(saved.Token()))
 }
 
-// Connect connects as the options say.
+// Connect connects as the options say. Options that can't be used are a
+// *SettingError.
 func Connect(o ConnectOptions) (*nats.Conn, error) {
 	settings, err := o.resolve()
 	if err != nil {
@@ -124,7 +125,10 @@ func Connect(o ConnectOptions) (*nats.Conn, error) {
 	servers := settings.ServerURL()
 	opts, err := settings.NATSOptions(o.natsOptions(settings)...)
 	if err != nil {
-		return nil, snapshot.Errorf(snapshot.BadRequest, "the credentials of the connection could not be read; check the flags, NATS_ variables and context").Because(err)
+		return nil, o.badCredentials(settings, err)
+	}
+	if err := o.check(settings, opts); err != nil {
+		return nil, err
 	}
 	nc, err := nats.Connect(servers, opts...)
 	switch {
@@ -132,9 +136,6 @@ func Connect(o ConnectOptions) (*nats.Conn, error) {
 		return nc, nil
 	case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired):
 		return nil, snapshot.Errorf(snapshot.StoreUnavailable, "the NATS server at %s refuses the credentials; give --creds, --token or another --context", plainURLs(servers)).Because(err)
-	}
-	if _, ok := errors.AsType[*url.Error](err); ok { // its text has the whole URL
-		return nil, snapshot.Errorf(snapshot.BadRequest, "the NATS server address %s is not a URL like nats://host:4222", plainURLs(servers))
 	}
 	return nil, snapshot.Errorf(snapshot.StoreUnavailable, "no NATS server answers at %s; start one with nats-embedded, or give --server or --context", plainURLs(servers)).Because(err)
 }

@@ -240,3 +240,22 @@ func TestArtifactPut_Bytes(t *testing.T) {
 		t.Errorf("missing upload: %v", err)
 	}
 }
+
+// A conversation has a bound that is not its size: each message takes memory.
+func TestMessages_Most(t *testing.T) {
+	taken := 0
+	w := newWorld(t, &service{saveThread: func(_ context.Context, r snapshot.SaveThreadRequest) (int64, error) {
+		taken = len(r.Messages)
+		return 1, nil
+	}})
+	w.buckets(t)
+	most := `[0` + strings.Repeat(`,0`, snapshot.MaxMessages-1)
+	w.mustAsk(t, "thread.save", `{"threadId":"t","messages":`+most+`]}`)
+	if taken != snapshot.MaxMessages {
+		t.Errorf("%d messages came", taken)
+	}
+	_, err := w.ask(t, "thread.save", `{"threadId":"t","messages":`+most+`,0]}`)
+	if e := asError(t, err); e.Code != snapshot.PayloadTooLarge || !strings.Contains(e.Message, "more than 1000000 messages") {
+		t.Error(err)
+	}
+}

@@ -155,7 +155,7 @@ func TestStore_Refused(t *testing.T) {
 		{add, inArtifacts(artifact + `,{"name":5}`), snapshot.InvalidID, "checkpoint.artifacts[1].artifactId is missing"},
 		{add, foreign(inArtifacts(`{"artifactId":""}`)), snapshot.InvalidID, "checkpoint.artifacts[0].artifactId is empty"},
 		{add, inArtifacts(`{"artifactId":"\ud800"}`), snapshot.InvalidID, "checkpoint.artifacts[0].artifactId has an unpaired surrogate"},
-		{add, `{"checkpoint":{` + plainNew + `},"writer":` + writer + `}`, snapshot.InvalidID, "expectedHeadId is missing"},
+		{add, `{"checkpoint":{` + plainNew + `},"writer":` + writer + `}`, snapshot.InvalidID, "expectedHeadId is missing; it must be a string of 1 to 500 bytes, or null for none"},
 		{add, `{"checkpoint":{` + plainNew + `},"expectedHeadId":"","writer":` + writer + `}`, snapshot.InvalidID, "expectedHeadId is empty"},
 		{add, `{"checkpoint":{` + plainNew + `},"expectedHeadId":null,"writer":{"ownerToken":5}}`, snapshot.InvalidID, "writer.threadId is missing"},
 		{fork, strings.Replace(`{`+held+`}`, `"sourceCheckpointId":"c"`, `"sourceCheckpointId":null`, 1), snapshot.InvalidID, "sourceCheckpointId is null"},

@@ -90,6 +90,9 @@ func (f *field) fill(m member, target reflect.Value, at place) error {
 	if err == nil && f.isID {
 		return snapshot.ValidateID(at.of(f.name), f.dest(target).String())
 	}
+	if _, ok := errors.AsType[*snapshot.Error](err); ok {
+		return err
+	}
 	if err != nil {
 		code := f.code
 		if f.isID {

@@ -55,6 +55,7 @@ func (w *Worker) relay(c *call, node snapshot.NodeName) (any, error) {
 	left := c.timeout - time.Since(c.started)
 	msg := &nats.Msg{Subject: nodeSubject(w.Prefix, node) + "." + c.name, Data: c.data, Header: nats.Header{}}
 	msg.Header.Set(hopHeader, snapshot.EscapeToken(string(w.Node)))
+	msg.Header.Set(idHeader, c.id)
 	msg.Header.Set(timeoutHeader, strconv.FormatInt(max(left.Milliseconds(), 1), 10))
 	ctx, cancel := context.WithTimeout(w.base, left+relayGrace)
 	defer cancel()

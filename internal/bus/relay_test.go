@@ -107,6 +107,39 @@ func TestRelay_OneHop(t *testing.T) {
 	}
 }
 
+// Both nodes log a request under one id, which no client chooses.
+func TestRelay_LogID(t *testing.T) {
+	var near atomic.Int32
+	w := newWorld(t, onNode(&near, far))
+	other := connect(t, w.server)
+	ids := make(chan string, 1)
+	_, err := other.Subscribe("sandbox.node."+snapshot.EscapeToken(string(far))+".>", func(m *nats.Msg) {
+		ids <- m.Header.Get("Sandbox-Request-Id")
+		_ = m.Respond([]byte(`{}`))
+	})
+	if err := errors.Join(err, other.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	w.mustAsk(t, "snapshot.save", fmt.Sprintf(saveOf, "t"))
+	id := <-ids
+	if id == "" || strings.Count(w.log.String(), `"req_id":"`+id+`"`) != 1 {
+		t.Errorf("the request was passed on as %q: %s", id, w.log)
+	}
+	for id, hop := range map[string]string{strings.Repeat("a", len(id)): "n2", strings.Repeat("b", len(id)): "", strings.Repeat("c", 5000): "n2"} {
+		msg := &nats.Msg{Subject: "sandbox.node.n1.snapshot.save", Data: fmt.Appendf(nil, saveOf, "t"), Header: nats.Header{}}
+		msg.Header.Set("Sandbox-Request-Id", id)
+		if hop != "" {
+			msg.Header.Set("Sandbox-Hop", hop)
+		}
+		if _, err := other.RequestMsg(msg, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if logged := strings.Contains(w.log.String(), id); logged != (id[0] == 'a') {
+			t.Errorf("the id %.30q is in the log: %t", id, logged)
+		}
+	}
+}
+
 // A client may ask a node itself.
 func TestRelay_NodeSubject(t *testing.T) {
 	var near atomic.Int32

@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -246,8 +247,56 @@ func TestConnect_Precedence(t *testing.T) {
 	if got := connected(parse(t)); got != "flag ctx _INBOX_ctx" {
 		t.Errorf("own variable: %s", got)
 	}
-	if _, err := bus.Connect(parse(t, "--context", "none")); asError(t, err).Code != snapshot.BadRequest {
+	_, err := bus.Connect(parse(t, "--context", "none"))
+	if _, ok := errors.AsType[*bus.SettingError](err); !ok {
 		t.Errorf("unknown context: %v", err)
+	}
+}
+
+// What no server can be reached with is named by its flag, and is no server
+// that doesn't answer.
+func TestConnect_Settings(t *testing.T) {
+	config := t.TempDir()
+	t.Setenv("XDG_CONFIG_HOME", config)
+	contexts := filepath.Join(config, "nats", "context")
+	if err := os.MkdirAll(contexts, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	garbage := filepath.Join(config, "garbage")
+	for name, text := range map[string]string{garbage: "s3cret", filepath.Join(contexts, "c1.json"): `{"url":"nats://127.0.0.1:1","creds":"/none.creds"}`} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	here := "nats://me:s3cret@127.0.0.1:1"
+	for _, row := range []struct {
+		o    bus.ConnectOptions
+		says string
+	}{
+		{bus.ConnectOptions{Creds: "/none.creds"}, `--creds "/none.creds" can't be used: open /none.creds: no such file`},
+		{bus.ConnectOptions{Creds: config}, "--creds"},
+		{bus.ConnectOptions{Creds: garbage}, "--creds"},
+		{bus.ConnectOptions{Context: "c1"}, `the file "/none.creds", creds of the nats context, can't be used`},
+		{bus.ConnectOptions{NKey: "/none"}, "--nkey"},
+		{bus.ConnectOptions{NKey: garbage}, "--nkey"},
+		{bus.ConnectOptions{JWT: "s3cret", Seed: "s3cret"}, "--jwt and --seed"},
+		{bus.ConnectOptions{TLSCA: "/none"}, "--tlsca"},
+		{bus.ConnectOptions{TLSCert: "/none", TLSKey: "/none"}, "--tlscert"},
+		{bus.ConnectOptions{TLSCert: "/none"}, "give both"},
+		{bus.ConnectOptions{Server: "http://me:s3cret@h"}, "--server http://h begins with http://"},
+		{bus.ConnectOptions{Server: here + ",http://me:s3cret@h"}, "--server http://h begins with http://"},
+		{bus.ConnectOptions{Server: "nats://me:s3cret@h:99999"}, "--server nats://h:99999 is not a URL"},
+		{bus.ConnectOptions{Server: "nats://"}, "--server nats:// is not a URL"},
+	} {
+		if row.o.Server == "" && row.o.Context == "" {
+			row.o.Server = "nats://127.0.0.1:1"
+		}
+		for _, row.o.Daemon = range []bool{false, true} {
+			_, err := bus.Connect(row.o)
+			if _, ok := errors.AsType[*bus.SettingError](err); !ok || !strings.Contains(err.Error(), row.says) || strings.Contains(err.Error(), "s3cret") {
+				t.Errorf("%+v: %v, want %s", row.o, err, row.says)
+			}
+		}
 	}
 }
 

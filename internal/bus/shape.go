@@ -123,6 +123,8 @@ const maxStrings = 1000
 func (f *field) wants() string {
 	t := f.value()
 	switch {
+	case f.isID && f.nullable():
+		return fmt.Sprintf("a string of 1 to %d bytes, or null for none", snapshot.MaxIDBytes)
 	case f.isID:
 		return fmt.Sprintf("a non-empty string of at most %d bytes", snapshot.MaxIDBytes)
 	case t == messagesType:

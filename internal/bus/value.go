@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"sandkeep/internal/snapshot"
 )
 
 // set turns a JSON text into v. The error is the end of a sentence that begins
@@ -185,6 +187,9 @@ func setStrings(v reflect.Value, raw jsontext.Value) error {
 func setMessages(v reflect.Value, raw jsontext.Value) error {
 	out := []json.RawMessage{}
 	for item := range elements(raw) {
+		if len(out) == snapshot.MaxMessages {
+			return snapshot.Errorf(snapshot.PayloadTooLarge, "the conversation has more than %d messages; put several into one", snapshot.MaxMessages)
+		}
 		out = append(out, json.RawMessage(item))
 	}
 	v.Set(reflect.ValueOf(out).Convert(v.Type()))

@@ -108,6 +108,7 @@ func Serve(ctx context.Context, nc *nats.Conn, o Options) (*Worker, error) {
 }
 
 func (w *Worker) register() error {
+	before := w.nc.LastError()
 	svc, err := micro.AddService(w.nc, micro.Config{
 		Name: ServiceName, Version: w.Version, QueueGroup: ServiceName,
 		Description:  "durable, forkable checkpoints of sandboxes",
@@ -129,6 +130,9 @@ func (w *Worker) register() error {
 	}
 	if err == nil {
 		err = w.nc.Flush()
+	}
+	if err == nil {
+		err = lacking(refusedSince(w.nc, before))
 	}
 	if err != nil {
 		return errors.Join(err, svc.Stop())

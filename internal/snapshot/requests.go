@@ -124,6 +124,10 @@ type ThreadRequest struct {
 	ThreadID ThreadID `json:"threadId"`
 }
 
+// MaxMessages is the most that a conversation may have: each takes memory of its
+// own, however short it is.
+const MaxMessages = 1_000_000
+
 // Messages are JSON texts that are kept byte for byte.
 type Messages []json.RawMessage
 
