@@ -28,7 +28,7 @@ var exitRows = []struct {
 	{1, []string{"request", "sandbox.checkpoint.head", `{"threadId":""}`}, "SANDBOX_SNAPSHOT_INVALID_ID"},
 	{4, []string{"request", "sandbox.file.read", `{"checkpointId":"none","path":"x"}`}, "SANDBOX_SNAPSHOT_CHECKPOINT_NOT_FOUND"},
 	{5, []string{"request", "sandbox.thread.save", `{"threadId":"full","messages":[],"expectedRevision":9}`}, "SANDBOX_STALE_REVISION"},
-	{6, []string{"request", "sandbox.no.such.subject", `{}`}, ""},
+	{1, []string{"request", "sandbox.no.such.subject", `{}`}, `"retryable":false`},
 	{6, []string{"request", "sandbox.restore", `{"threadId":"full","path":"x","node":"ghost"}`}, "SANDBOX_NODE_UNREACHABLE"},
 	{7, []string{"request", "sandbox.artifact.read", `{"threadId":"other","checkpointId":"cp-other","artifactId":"art"}`}, "SANDBOX_SNAPSHOT_INVALID_ARTIFACT_BYTES"},
 	{2, []string{"request"}, ""},
@@ -40,6 +40,7 @@ var exitRows = []struct {
 	{0, []string{"head", "full", "--json"}, `{"checkpointId":"cp-full"}`},
 	{0, []string{"log", "full"}, "cp-full"},
 	{0, []string{"ls", "cp-full"}, "dir/file.txt"},
+	{4, []string{"ls", "cp-full", "dir/none"}, "SANDBOX_SNAPSHOT_MISSING_ENTRY"},
 	{0, []string{"cat", "cp-full", "dir/file.txt"}, "of full"},
 	{4, []string{"cat", "cp-full", "dir/none"}, "SANDBOX_SNAPSHOT_MISSING_ENTRY"},
 	{0, []string{"save", "full", "--id", "second"}, "second"},
@@ -102,6 +103,14 @@ func TestCommandWithoutServer(t *testing.T) {
 	code, _, stderr := run(t, agentProgram, "head", "t", "--server", "nats://127.0.0.1:1", "--state-dir", t.TempDir())
 	if code != 6 || stderr == "" {
 		t.Errorf("exit code %d, %s", code, stderr)
+	}
+	for flag, value := range map[string]string{"--server": "http://127.0.0.1:4222", "--creds": "/no/such/file.creds", "--context": "none"} {
+		for _, command := range []string{"head t", "init", "serve"} {
+			code, _, stderr := run(t, agentProgram, append(strings.Fields(command), flag, value, "--state-dir", t.TempDir())...)
+			if code != 2 || !strings.Contains(stderr, strings.TrimPrefix(flag, "--")) || !strings.Contains(stderr, value) {
+				t.Errorf("%s %s: exit code %d, want 2, %s", flag, value, code, stderr)
+			}
+		}
 	}
 	s := startServer(t, "--no-agent", "--store", "other")
 	code, _, stderr = s.agent("serve", "--store", "missing", "--node", "n")

@@ -39,9 +39,13 @@ func (k *caller) advise(ctx context.Context, err error, subject string, request 
 			told.Message += "; " + fate
 		}
 	case errors.Is(e.Err, nats.ErrNoResponders):
-		near := nearest(subject, k.served(ctx))
-		if near == "" {
+		served := k.served(ctx)
+		near := nearest(subject, served)
+		if near == "" || near == subject { // or a worker has just come
 			return err
+		}
+		if slices.Contains(served, k.Subject(lastAdded)) { // a worker of the prefix is there: it is no use to wait
+			told.Code = snapshot.BadRequest
 		}
 		told.Message = fmt.Sprintf("no worker serves %s; the nearest that is served is %s", shown(subject), shown(near))
 	default:
@@ -97,23 +101,39 @@ func argumentOf(id string) string {
 	return id
 }
 
-// served are the subjects that workers serve, as the first one to answer says.
+// lastAdded is served by a worker that serves all that it ever will.
+const lastAdded = "snapshot.save"
+
+// served are the subjects that workers serve, whatever their prefix.
 func (k *caller) served(ctx context.Context) (subjects []string) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	msg, err := k.nc.RequestWithContext(ctx, "$SRV.INFO."+bus.ServiceName, nil)
+	inbox := k.nc.NewInbox()
+	replies, err := k.nc.SubscribeSync(inbox)
 	if err != nil {
 		return nil
 	}
-	var info struct{ Endpoints []struct{ Subject string } }
-	_ = json.Unmarshal(msg.Data, &info) // another service of this name is of no interest
-	for _, e := range info.Endpoints {
-		if !strings.HasSuffix(e.Subject, ">") { // those between workers
-			subjects = append(subjects, e.Subject)
+	defer replies.Unsubscribe()
+	if err := k.nc.PublishRequest("$SRV.INFO."+bus.ServiceName, inbox, nil); err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, infoPatience)
+	defer cancel()
+	for {
+		msg, err := replies.NextMsgWithContext(ctx)
+		if err != nil {
+			return subjects
+		}
+		var info struct{ Endpoints []struct{ Subject string } }
+		_ = json.Unmarshal(msg.Data, &info) // another service of this name is of no interest
+		for _, e := range info.Endpoints {
+			if !strings.HasSuffix(e.Subject, ">") { // those between workers
+				subjects = append(subjects, e.Subject)
+			}
 		}
 	}
-	return subjects
 }
+
+// infoPatience is how long to wait for what workers say of themselves.
+const infoPatience = 500 * time.Millisecond
 
 // nearest is the name with the fewest letters to change, "" of none.
 func nearest(name string, names []string) string {

@@ -61,7 +61,7 @@ type artifactPutCmd struct {
 	File     string              `arg:"" help:"File with its bytes, - for stdin."`
 	RunID    snapshot.RunID      `name:"run" default:"cli" help:"Run that made it (default: cli)."`
 	Name     string              `help:"Name (default: that of the file)."`
-	Mime     string              `help:"MIME type (default: by the name)."`
+	Mime     string              `wire:"mimeType" help:"MIME type (default: by the name)."`
 }
 
 // Run sends small artifacts in the request and uploads large ones first.

@@ -132,6 +132,10 @@ func TestCommands(t *testing.T) {
 	if out := m.want(0, "sub/f", "ls", "c1", "sub"); strings.Contains(out, "run") {
 		t.Errorf("ls of a directory has more: %q", out)
 	}
+	m.want(4, `nothing at or under "none"`, "ls", "c1", "none")
+	m.want(0, `{"entries":[]}`, "ls", "c1", "none", "--json")
+	m.want(0, "sub/f", "ls", "c1", "sub/f")
+	m.want(0, "empty/", "ls", "c1", "empty")
 	m.want(0, "hello\n", "cat", "c1", "sub/f")
 	m.want(4, "SANDBOX_SNAPSHOT_MISSING_ENTRY", "cat", "c1", "nothing")
 	m.want(1, `"link" is a link to "sub/f"`, "cat", "c1", "link")
@@ -260,9 +264,28 @@ func TestRequest(t *testing.T) {
 	}
 	m.want(1, `"code":"SANDBOX_BAD_REQUEST"`, "request", "checkpoint.head", `{"thread": "t"}`)
 	m.want(1, `"code":"SANDBOX_SNAPSHOT_INVALID_ID"`, "request", "checkpoint.head")
-	m.want(6, `"details":{}`, "request", "no.such.subject")
-	m.want(6, "no worker serves sandbox.snapshot.sav; the nearest that is served is sandbox.snapshot.save (", "request", "snapshot.sav")
-	m.want(6, "the nearest that is served is sandbox.checkpoint.head (", "--prefix", "sandbx", "head", "t")
+	m.want(1, `"code":"SANDBOX_BAD_REQUEST","details":{}`, "request", "no.such.subject")
+	m.want(1, `"retryable":false`, "request", "no.such.subject")
+	m.want(1, "no worker serves sandbox.snapshot.sav; the nearest that is served is sandbox.snapshot.save (", "request", "snapshot.sav")
+	m.want(6, "the nearest that is served is sandbox.checkpoint.head (SANDBOX_STORE_UNAVAILABLE", "--prefix", "sandbx", "head", "t") // its worker may come
+}
+
+// What people read has the names that they typed, what programs read those of
+// the wire.
+func TestMessages_InFlags(t *testing.T) {
+	m := newMachine(t).start()
+	m.want(1, `thread "destinationThreadId" can't be forked into itself; choose another <destination> (`, "fork", "destinationThreadId", "destinationThreadId")
+	m.want(1, "agent: --wait is -1000,", "save", "t", "--wait=-1s")
+	m.want(1, "agent: --wait is -1000,", "writer", "acquire", "t", "--wait=-1s")
+	m.want(2, "agent: <thread> is empty; give 1 to 500 bytes of Unicode text\n", "save", "")
+	m.want(2, "agent: --id has 501 bytes; at most 500 are allowed\n", "save", "t", "--id", strings.Repeat("x", 501))
+	m.want(4, "`agent log` shows those of a thread", "ls", "none")
+	m.want(4, "attach one with `agent instance attach`", "save", "none")
+	m.want(2, "agent: --run is empty;", "artifact", "put", "t", "a", os.DevNull, "--run", "")
+	if out := m.want(1, "choose another <destination>", "fork", "t", "t", "--json"); !strings.Contains(out, "choose another destinationThreadId") {
+		t.Errorf("with --json: %s", out)
+	}
+	m.want(1, "agent: threadId is empty;", "request", "checkpoint.head", `{"threadId":""}`)
 }
 
 func TestUnavailable(t *testing.T) {
@@ -290,6 +313,9 @@ func TestWithTimeout(t *testing.T) {
 		if got := string(withTimeout([]byte(request), 10*time.Second)); got != want {
 			t.Errorf("withTimeout(%s) = %s, want %s", request, got, want)
 		}
+	}
+	if got := string(withTimeout([]byte(`{}`), 9*time.Hour)); got != `{"timeoutMs":3600000}` {
+		t.Errorf("the longest timeout: %s", got)
 	}
 	if got := string(withTimeout([]byte(`{}`), time.Microsecond)); got != `{"timeoutMs":1}` {
 		t.Errorf("the least timeout: %s", got)

@@ -131,9 +131,12 @@ func (k *caller) warn(reply []byte) error {
 	return nil
 }
 
+// longestRequest is the most that a request may ask for.
+const longestRequest = time.Hour
+
 // withTimeout tells the worker to give up shortly before this end does.
 func withTimeout(request []byte, timeout time.Duration) []byte {
-	ms := (timeout - min(timeout/10, 2*time.Second)).Milliseconds()
+	ms := min(timeout-min(timeout/10, 2*time.Second), longestRequest).Milliseconds()
 	body := bytes.TrimSpace(request[:max(bytes.LastIndexByte(request, '}'), 0)])
 	comma := ","
 	if len(body) <= 1 {

@@ -28,8 +28,8 @@ type lockCmd struct {
 
 // acquireFlags say how long to hold and how long to wait.
 type acquireFlags struct {
-	TTL  time.Duration `name:"ttl" placeholder:"30s" help:"How long to hold it, 3s to 10m (default: 30s)."`
-	Wait time.Duration `help:"How long to wait for another holder."`
+	TTL  time.Duration `name:"ttl" wire:"leaseDurationMs" placeholder:"30s" help:"How long to hold it, 3s to 10m (default: 30s)."`
+	Wait time.Duration `wire:"waitMs" help:"How long to wait for another holder."`
 }
 
 func (f acquireFlags) duration() *int64 {

@@ -83,7 +83,9 @@ type lsCmd struct {
 
 func (c *lsCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
 	return top.with(ctx, std, func(ctx context.Context, k *caller) error {
-		return k.entries(ctx, c.Checkpoint, c.Under, func(e entry) error {
+		found := false
+		err := k.entries(ctx, c.Checkpoint, c.Under, func(e entry) error {
+			found = true
 			switch e.Kind {
 			case "symlink":
 				k.line("symlink  %9s  %s -> %s", "", shown(e.Path), shown(e.Target))
@@ -94,6 +96,10 @@ func (c *lsCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
 			}
 			return nil
 		})
+		if err == nil && !found && c.Under != "" && !k.json {
+			return snapshot.Errorf(snapshot.MissingEntry, "checkpoint %q has nothing at or under %q; `agent ls` without a path lists all", c.Checkpoint, c.Under)
+		}
+		return err
 	})
 }
 

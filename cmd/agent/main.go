@@ -22,7 +22,7 @@ type cli struct {
 	Init     initCmd     `cmd:"" settings:"" help:"Make the buckets of a store."`
 	Serve    serveCmd    `cmd:"" settings:"" help:"Answer requests until SIGTERM."`
 	Demo     demoCmd     `cmd:"" settings:"" help:"Save, fork and restore a workspace on a server of its own, and compare."`
-	Request  requestCmd  `cmd:"" help:"Send a request and print its reply."`
+	Request  requestCmd  `cmd:"" wire:"-" help:"Send a request and print its reply."`
 	Save     saveCmd     `cmd:"" help:"Save a checkpoint of a thread's sandbox."`
 	Fork     forkCmd     `cmd:"" help:"Start a thread from a checkpoint of another."`
 	Restore  restoreCmd  `cmd:"" help:"Write a checkpoint into a new directory of a node."`

@@ -52,7 +52,7 @@ func showInstance(w io.Writer, r snapshot.Instance) {
 
 type instanceUpsertCmd struct {
 	Record   string `arg:"" help:"The record, a JSON object; - reads it from stdin."`
-	Revision *int64 `name:"expected-revision" placeholder:"N" help:"Only if the record has this revision; 0 is absent."`
+	Revision *int64 `name:"expected-revision" wire:"expectedRevision" placeholder:"N" help:"Only if the record has this revision; 0 is absent."`
 }
 
 func (c *instanceUpsertCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
@@ -79,7 +79,7 @@ func showRevision(w io.Writer, r revisionReply) error {
 
 type instanceDeleteCmd struct {
 	Key      snapshot.InstanceKey `arg:"" help:"Key of the record."`
-	Revision *int64               `name:"expected-revision" placeholder:"N" help:"Only if the record has this revision."`
+	Revision *int64               `name:"expected-revision" wire:"expectedRevision" placeholder:"N" help:"Only if the record has this revision."`
 }
 
 func (c *instanceDeleteCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
@@ -155,7 +155,7 @@ func (c *threadLoadCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
 type threadSaveCmd struct {
 	Thread   snapshot.ThreadID `arg:"" help:"Thread to save."`
 	File     string            `arg:"" help:"File with a JSON array of messages, - for stdin."`
-	Revision *int64            `name:"expected-revision" placeholder:"N" help:"Only if the conversation has this revision."`
+	Revision *int64            `name:"expected-revision" wire:"expectedRevision" placeholder:"N" help:"Only if the conversation has this revision."`
 }
 
 // Run sends the messages byte for byte.

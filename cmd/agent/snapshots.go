@@ -90,8 +90,8 @@ type saveCmd struct {
 	Sandbox string                `placeholder:"NAME" help:"Sandbox definition."`
 	Key     snapshot.InstanceKey  `help:"Instance key, instead of the computed one."`
 	ID      snapshot.CheckpointID `name:"id" help:"Id of the checkpoint; saving it again is no second save."`
-	Adapter string                `help:"Adapter name for the provider."`
-	Wait    time.Duration         `help:"How long to wait for another writer."`
+	Adapter string                `wire:"adapterName" help:"Adapter name for the provider."`
+	Wait    time.Duration         `wire:"waitMs" help:"How long to wait for another writer."`
 	tenantFlags
 }
 
@@ -104,10 +104,10 @@ func (c *saveCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
 
 type forkCmd struct {
 	Thread      snapshot.ThreadID     `arg:"" help:"Thread to copy from."`
-	Destination snapshot.ThreadID     `arg:"" help:"New thread."`
+	Destination snapshot.ThreadID     `arg:"" wire:"destinationThreadId" help:"New thread."`
 	Checkpoint  snapshot.CheckpointID `placeholder:"ID" help:"Checkpoint to copy (default: the head)."`
-	ID          snapshot.CheckpointID `name:"id" help:"Id of the new thread's root."`
-	Wait        time.Duration         `help:"How long to wait for another writer."`
+	ID          snapshot.CheckpointID `name:"id" wire:"destinationCheckpointId" help:"Id of the new thread's root."`
+	Wait        time.Duration         `wire:"waitMs" help:"How long to wait for another writer."`
 }
 
 func (c *forkCmd) Run(ctx context.Context, std agent.IO, top *cli) error {

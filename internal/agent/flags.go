@@ -51,7 +51,7 @@ func (p Policy) domain() snapshot.Policy {
 // Buckets are the flags of programs that make buckets.
 type Buckets struct {
 	Replicas int   `placeholder:"N" help:"Replicas of the buckets, 1 to 5 (default: 1, or as they are)."`
-	MaxBytes int64 `placeholder:"N" help:"Size limit of each bucket in bytes (default: none, or as they are)."`
+	MaxBytes int64 `placeholder:"N" help:"Size limit of each bucket in bytes; 0 is none for new buckets and leaves others as they are (default: 0)."`
 }
 
 func (b Buckets) check() error {
@@ -134,8 +134,8 @@ func (c Common) check() error {
 
 func (w Worker) check() error {
 	var faults []error
-	if err := snapshot.NodeName(w.Node).Validate(); err != nil {
-		faults = append(faults, fmt.Errorf("--node: %w", err))
+	if err := snapshot.ValidateID("--node", w.Node); err != nil {
+		faults = append(faults, errors.New(snapshot.AsError(err).Message)) // one fault of many
 	}
 	if w.Lease < 3*time.Second || w.Lease > 10*time.Minute || w.Lease%time.Second != 0 {
 		faults = append(faults, fmt.Errorf("--lease %s is not 3s to 10m in whole seconds", w.Lease))

@@ -57,7 +57,7 @@ func (p Program) Run(ctx context.Context, std IO, args []string) int {
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
-		fmt.Fprintf(std.Err, "%s: %v\n%s --help shows what can be given.\n", p.Name, err, p.Name)
+		fmt.Fprintf(std.Err, "%s: %s\n%s --help shows what can be given.\n", p.Name, parseSentence(err), p.Name)
 		return ExitUsage
 	}
 	parsed.BindTo(ctx, (*context.Context)(nil))
@@ -67,7 +67,7 @@ func (p Program) Run(ctx context.Context, std IO, args []string) int {
 		err = ErrInterrupted
 	}
 	if err != nil {
-		fmt.Fprintf(std.Err, "%s: %s\n", p.Name, Sentence(err))
+		fmt.Fprintf(std.Err, "%s: %s\n", p.Name, inFlags(Sentence(err), parsed.Selected()))
 	}
 	return ExitCode(err)
 }

@@ -176,8 +176,8 @@ func TestNewSetup_AllFaultsAtOnce(t *testing.T) {
 		t.Fatalf("NewSetup: %v, want a usage error", err)
 	}
 	for _, want := range []string{"--prefix", "--store", "--state-dir", "--node", "--lease", "--drain", `"more"`, `"x"`} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%s is not named in: %v", want, err)
+		if text := agent.Sentence(err); !strings.Contains(text, want) {
+			t.Errorf("%s is not named in: %s", want, text)
 		}
 	}
 }
