@@ -224,6 +224,19 @@ func TestOperating_Permissions(t *testing.T) {
 	ok[checkpoint](c, "snapshot.save", object{"threadId": "t", "runId": "r", "checkpointId": "c"})
 	ok[checkpoint](c, "fork", object{"threadId": "t", "destinationThreadId": "f"})
 	ok[restored](c, "restore", object{"threadId": "f", "path": "copy"})
+	second := newNode(t, "n2")
+	args = append([]string{"serve", "--server", url, "--user", "worker", "--password", "secretOfWorker"}, second.flags(t.TempDir())...)
+	other := start(t, agentProgram, args...)
+	other.logged("ready")
+	for _, n := range []string{"n1", "n2"} { // one of the two is passed on
+		ok[restored](c, "restore", object{"threadId": "f", "path": "copy", "into": "sandbox", "node": n})
+	}
+	ok[artifact](c, "artifact.put", object{"threadId": "t", "runId": "r", "artifactId": "a", "name": "a", "mimeType": "text/plain", "data": "YQ=="})
+	ok[object](c, "blob.put", object{"kind": "file", "data": "YQ=="})
+	writer := ok[held](c, "writer.acquire", object{"threadId": "t"})
+	refused(c, "writer.acquire", object{"threadId": "t", "waitMs": 50}, "SANDBOX_SNAPSHOT_WRITER_CONFLICT")
+	ok[empty](c, "writer.release", writer.Writer)
+	ok[object](c, "thread.delete", object{"threadId": "t"})
 	var reply struct {
 		Object string `json:"$object"`
 	}
@@ -231,8 +244,10 @@ func TestOperating_Permissions(t *testing.T) {
 	if got := c.fetch(reply.Object); len(got) < 2<<20 {
 		t.Errorf("the conversation has %d bytes", len(got))
 	}
-	if strings.Contains(strings.ToLower(worker.stderr.String()), "permissions violation") {
-		t.Errorf("the worker lacks a permission:\n%s", worker.stderr.String())
+	for _, p := range []*process{worker, other} {
+		if strings.Contains(strings.ToLower(p.stderr.String()), "permissions violation") {
+			t.Errorf("the worker lacks a permission:\n%s", p.stderr.String())
+		}
 	}
 }
 
