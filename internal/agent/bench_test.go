@@ -20,8 +20,8 @@ import (
 	"sandkeep/internal/bus"
 )
 
-// rig is an embedded server with a worker that does not wait for the disk
-// (--sync interval), driven by requests as any client would.
+// rig is an embedded server with a worker, driven by requests as any client
+// would.
 type rig struct {
 	b         *testing.B
 	nc        *nats.Conn
@@ -29,7 +29,13 @@ type rig struct {
 	n         int
 }
 
+// newRig is one that does not wait for the disk.
 func newRig(b *testing.B) *rig {
+	b.Helper()
+	return newSyncedRig(b, "interval")
+}
+
+func newSyncedRig(b *testing.B, sync string) *rig {
 	b.Helper()
 	dir := b.TempDir()
 	common := agent.Common{Prefix: "sandbox", Store: "sandbox", StateDir: filepath.Join(dir, "state")}
@@ -37,7 +43,7 @@ func newRig(b *testing.B) *rig {
 	r := &rig{b: b, sandboxes: filepath.Join(dir, "sandboxes")}
 	setup, err := agent.NewSetup(common, agent.Worker{Node: "bench", SandboxRoot: r.sandboxes, RestoreRoot: filepath.Join(dir, "restored"), Lease: 30 * time.Second, Policy: agent.Policy{NoDefaultExcludes: true, IncludeCredentials: true}}, io.Discard)
 	r.must(err)
-	embedded := agent.Embedded{StoreDir: filepath.Join(dir, "store"), AllowTempStore: true, Listen: "127.0.0.1:0", Sync: "interval", Auth: "none"}
+	embedded := agent.Embedded{StoreDir: filepath.Join(dir, "store"), AllowTempStore: true, Listen: "127.0.0.1:0", Sync: sync, Auth: "none"}
 	server, err := agent.StartServer(common, embedded, bus.ConnectOptions{}, setup.Log)
 	r.must(err)
 	b.Cleanup(func() { r.must(server.Shutdown()) })
@@ -105,44 +111,6 @@ func (r *rig) tree(files, bytesEach int, seed uint64) (thread string) {
 func (r *rig) save(thread string) {
 	r.b.Helper()
 	r.request("snapshot.save", map[string]any{"threadId": thread, "runId": "bench"})
-}
-
-// BenchmarkSaveCold saves 2,000 files of 20 MB that the store has never seen.
-func BenchmarkSaveCold(b *testing.B) {
-	r := newRig(b)
-	b.SetBytes(2000 * 10_000)
-	b.ResetTimer()
-	for seed := range uint64(b.N) {
-		b.StopTimer()
-		thread := r.tree(2000, 10_000, seed)
-		b.StartTimer()
-		r.save(thread)
-	}
-}
-
-// BenchmarkSaveUnchanged saves the same 2,000 files again and again.
-func BenchmarkSaveUnchanged(b *testing.B) {
-	r := newRig(b)
-	thread := r.tree(2000, 10_000, 1)
-	r.save(thread)
-	for b.Loop() {
-		r.save(thread)
-	}
-}
-
-// BenchmarkFork forks trees of very different sizes; the time must not depend
-// on the size.
-func BenchmarkFork(b *testing.B) {
-	for _, files := range []int{10, 26_000} {
-		b.Run(fmt.Sprintf("files=%d", files), func(b *testing.B) {
-			r := newRig(b)
-			thread := r.tree(files, 500, 1)
-			r.save(thread)
-			for b.Loop() {
-				r.request("fork", map[string]any{"threadId": thread, "destinationThreadId": r.next("fork")})
-			}
-		})
-	}
 }
 
 const writers = 16
