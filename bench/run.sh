@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Compares Sandkeep with restic, borg, git, tar|zstd and cp on the same trees in
-# the same run and prints tables in Markdown. Peers that are not installed are
-# left out; on Debian: apt-get install restic borgbackup git zstd.
+# the same run and prints tables in Markdown. For Linux; needs Go. Peers that
+# are not installed are named and left out: apt-get install restic borgbackup git zstd
 #
-#   bench/run.sh                         # tree "src", 3 rounds, some minutes
-#   bench/run.sh --rounds 5 src app big  # what the README quotes; 30 GB of disk
-#   bench/run.sh --help
+#   bench/run.sh                            # makes the trees src and app; a quarter of an hour, 20 GB of disk
+#   bench/run.sh --rounds 3 src app big     # what docs/speed.md quotes; 50 GB
+#   bench/run.sh --rounds 1 ~/some/project  # a copy of a tree of yours
+#   bench/run.sh -h
 set -euo pipefail
-cd "$(dirname "$0")/.."
+command -v go >/dev/null || { echo "bench/run.sh: needs Go, https://go.dev/dl/" >&2; exit 1; }
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
-go build -o "$bin/" ./cmd/... ./bench
+(cd "$(dirname "$0")/.." && go build -o "$bin/" ./cmd/... ./bench)
 "$bin/bench" --bin "$bin" "$@"

@@ -2,37 +2,52 @@ package main
 
 import (
 	"bytes"
+	"context"
 	_ "embed"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sort"
-	"time"
+	"slices"
 )
 
 //go:embed app/package.json
 var appPackage []byte
 
-// makeTree makes one of the known trees in dir, or copies the directory of that
-// name. src and big are the same bytes each time.
-func makeTree(name, dir string) error {
-	switch name {
-	case "src":
-		return makeSrc(dir)
-	case "big":
-		return makeBig(dir)
-	case "app":
-		return makeApp(dir)
+// treeLabel is the name of a tree in the table.
+func treeLabel(name string) (string, error) {
+	if slices.Contains([]string{"src", "app", "big"}, name) {
+		return name, nil
 	}
-	return exec.Command("cp", "-a", name, dir).Run()
+	path, err := filepath.Abs(name)
+	if err != nil {
+		return "", err
+	}
+	if info, err := os.Stat(path); err != nil || !info.IsDir() {
+		return "", fmt.Errorf("tree %s: there is no such directory; the trees that can be made are src, app and big", name)
+	}
+	return filepath.Base(path), nil
 }
 
-// makeSrc makes 2,000 text files, 20 MB, in 750 directories.
+// makeTree makes one of the known trees in dir, or copies the directory of that
+// name, and says which it was. src and big are the same bytes each time.
+func makeTree(ctx context.Context, name, dir string) (about string, err error) {
+	switch name {
+	case "src":
+		return "made: text in 775 directories", makeSrc(dir)
+	case "big":
+		return "made: 1 GiB that does not compress, 10 × 50 MB of text", makeBig(dir)
+	case "app":
+		return makeApp(ctx, dir)
+	}
+	return "a copy of a directory", run(ctx, exec.Command("cp", "-a", "--", name, dir))
+}
+
+// makeSrc makes 2,000 text files, 20 MB, in 775 directories.
 func makeSrc(dir string) error {
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for i := range 2000 {
@@ -66,14 +81,46 @@ func makeBig(dir string) error {
 	return nil
 }
 
-// makeApp has npm install what app/package.json names: some 26,000 files.
-func makeApp(dir string) error {
+// makeApp has npm install what app/package.json names, some 26,000 files. Where
+// it can't, a tree of that shape is made.
+func makeApp(ctx context.Context, dir string) (about string, err error) {
+	if _, err := exec.LookPath("npm"); err != nil {
+		return "made in the shape of a node_modules: npm is not installed", makeAppLike(dir)
+	}
 	if err := writeFile(filepath.Join(dir, "package.json"), appPackage); err != nil {
-		return err
+		return "", err
 	}
 	cmd := exec.Command("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--silent")
-	cmd.Dir, cmd.Stderr = dir, os.Stderr
-	return cmd.Run()
+	cmd.Dir = dir
+	if err := run(ctx, cmd); err != nil {
+		fmt.Fprintln(os.Stderr, "bench: the tree app is made without npm:", err)
+		return "made in the shape of a node_modules: npm could not install one", errors.Join(os.Rename(dir, dir+".npm"), makeAppLike(dir))
+	}
+	return "a node_modules, by npm install", nil
+}
+
+// makeAppLike makes 26,000 files, 200 MB, in 2,600 directories: half of the
+// files below 1 KB, one in a hundred above 80 KB, three programs.
+func makeAppLike(dir string) error {
+	rnd := rand.New(rand.NewPCG(3, 3))
+	pool := text(rnd, 64<<20)
+	file := func(path string, size int) error {
+		from := rnd.IntN(len(pool) - size)
+		return writeFile(filepath.Join(dir, "node_modules", path), pool[from:from+size])
+	}
+	for i := range 26_000 {
+		pkg, sub := i/60, i/10%6
+		size := min(int(815*math.Exp(2*rnd.NormFloat64())), 3<<20)
+		if err := file(fmt.Sprintf("@scope%d/package%03d/dist/part%d/module%05d.js", pkg%20, pkg, sub, i), size); err != nil {
+			return err
+		}
+	}
+	for i, size := range []int{10_000_000, 22_000_000, 24_000_000} {
+		if err := file(fmt.Sprintf("@native/tool%d/bin/tool", i), size); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func writeFile(path string, data []byte) error {
@@ -95,62 +142,4 @@ func text(rnd *rand.Rand, size int) []byte {
 		fmt.Fprintf(&b, "%x\n", rnd.Uint32())
 	}
 	return b.Bytes()[:size]
-}
-
-// files lists the regular files of a tree, in order.
-func files(dir string) (paths []string, err error) {
-	err = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() {
-			paths = append(paths, p)
-		}
-		return err
-	})
-	sort.Strings(paths)
-	return paths, err
-}
-
-// edit puts a line into the middle of n files of the tree, spread over it.
-func edit(dir string, n int, round int) error {
-	all, err := files(dir)
-	if err != nil || len(all) == 0 {
-		return err
-	}
-	n = min(max(n, 1), len(all))
-	for i := range n {
-		path := all[(i*len(all)/n+round*7919)%len(all)]
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		line := fmt.Sprintf("edited %d %d\n", round, i)
-		mid := len(data) / 2
-		data = append(data[:mid:mid], append([]byte(line), data[mid:]...)...)
-		if err := os.WriteFile(path, data, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// lstatWalk is the least that finding out about changes costs.
-func lstatWalk(dir string) (time.Duration, error) {
-	began := time.Now()
-	err := filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
-		if err == nil {
-			_, err = os.Lstat(p)
-		}
-		return err
-	})
-	return time.Since(began), err
-}
-
-// diskUse is the sum of the allocated blocks, as du counts.
-func diskUse(dir string) (int64, error) {
-	out, err := exec.Command("du", "-s", "--block-size=1", dir).Output()
-	if err != nil {
-		return 0, err
-	}
-	var n int64
-	_, err = fmt.Sscan(string(out), &n)
-	return n, err
 }
