@@ -86,7 +86,7 @@ func (w Worker) definitions() (*sandbox.Config, error) {
 // forbidden are never captured. Ending ctx ends the opening only: stop the worker.
 func (s *Setup) Start(ctx context.Context, l Link, forbidden ...string) (*bus.Worker, error) {
 	node := snapshot.NodeName(s.flags.Node)
-	if err := (bus.Rights{Prefix: s.common.Prefix, Store: s.common.Store, Node: node}).Check(ctx, l.JS); err != nil {
+	if err := (bus.Rights{Prefix: s.common.Prefix, Store: s.common.Store}).Check(ctx, l.JS); err != nil {
 		return nil, err
 	}
 	state, err := found(ctx, func() (*kvstore.Store, error) {

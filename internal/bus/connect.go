@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,18 +59,28 @@ type ConnectOptions struct {
 func (o ConnectOptions) String() string   { return "connection to " + plainURLs(o.Server) }
 func (o ConnectOptions) GoString() string { return o.String() }
 
-// plainURLs takes user information out of a list of URLs.
+// plainURLs takes user information out of a list of URLs. What stands before an
+// address with a user but no scheme may be the beginning of a password with a
+// comma, so it is left out.
 func plainURLs(servers string) string {
-	urls := strings.Split(cmp.Or(servers, nats.DefaultURL), ",")
-	for i, u := range urls {
-		if at := strings.LastIndexByte(u, '@'); at >= 0 {
-			scheme, _, found := strings.Cut(u, "://")
-			if urls[i] = u[at+1:]; found {
-				urls[i] = scheme + "://" + u[at+1:]
-			}
+	var plain []string
+	secret := false
+	for _, u := range slices.Backward(strings.Split(cmp.Or(servers, nats.DefaultURL), ",")) {
+		scheme, _, found := strings.Cut(u, "://")
+		at := strings.LastIndexByte(u, '@')
+		switch {
+		case secret:
+			secret = !found
+			continue
+		case at >= 0 && found:
+			u = scheme + "://" + u[at+1:]
+		case at >= 0:
+			u, secret = u[at+1:], true
 		}
+		plain = append(plain, u)
 	}
-	return strings.Join(urls, ",")
+	slices.Reverse(plain)
+	return strings.Join(plain, ",")
 }
 
 func (o ConnectOptions) hasCredentials() bool {

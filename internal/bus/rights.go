@@ -20,7 +20,6 @@ const rightsTimeout = 10 * time.Second
 type Rights struct {
 	Prefix string // of subjects
 	Store  string // prefix of bucket names
-	Node   snapshot.NodeName
 }
 
 // Check finds out, without changing anything, whether the connection's user may
@@ -90,9 +89,11 @@ func refusals(ctx context.Context, nc *nats.Conn, msgs []*nats.Msg) (string, err
 	return strings.Join(all, ", "), nil
 }
 
+// badPurge says what to keep in two ways, of which the API takes one.
+const badPurge = `{"seq":1,"keep":1}`
+
 // probes are messages to all that a worker publishes to, none with an effect:
-// streams refuse what is for another stream, the API what is not complete, and
-// nothing lies before the first message of a stream.
+// streams refuse what is for another stream, the API what is not well formed.
 func (r Rights) probes(api string) (msgs []*nats.Msg) {
 	add := func(subject, body string) {
 		msgs = append(msgs, &nats.Msg{Subject: subject, Data: []byte(body), Header: nats.Header{jetstream.ExpectedStreamHeader: {"none"}}})
@@ -108,9 +109,9 @@ func (r Rights) probes(api string) (msgs []*nats.Msg) {
 	}
 	add(put+state+".probe", "")
 	read("KV_" + state)
-	add(api+"STREAM.PURGE.KV_"+state, `{"filter":"probe","seq":1}`)
+	add(api+"STREAM.PURGE.KV_"+state, badPurge)
 	add(api+"CONSUMER.CREATE.KV_"+state+".probe", "{}")
-	add(api+"CONSUMER.DELETE.KV_"+state+".probe", "")
+	add(api+"CONSUMER.DELETE.KV_"+state+".probe", "probe") // an empty one would delete
 	for _, bucket := range []string{"-uploads", "-packs", "-artifacts", "-files", "-replies"} {
 		stream := "OBJ_" + r.Store + bucket
 		read(stream)
@@ -120,28 +121,29 @@ func (r Rights) probes(api string) (msgs []*nats.Msg) {
 		}
 		add("$O."+r.Store+bucket+".C.probe", "")
 		add(api+"STREAM.MSG.DELETE."+stream, "")
-		add(api+"STREAM.PURGE."+stream, `{"filter":"probe","seq":1}`)
+		add(api+"STREAM.PURGE."+stream, badPurge)
 	}
 	return msgs
 }
 
-// answer sends a request to the own node, answers it, and returns what of that
-// is refused.
+// answer sends a request that only this connection hears, answers it, and
+// returns what of that is refused. No node listens there, and the group is that
+// of the service, since a permission may be for the group alone.
 func (r Rights) answer(ctx context.Context, nc *nats.Conn) (string, error) {
-	before, inbox := nc.LastError(), nc.NewInbox()
-	subject := nodeSubject(r.Prefix, r.Node) + "." + nuid.Next()
-	replies, err := nc.SubscribeSync(inbox + ".*")
-	if err != nil {
-		return "", err
+	inbox := nc.NewInbox()
+	replies, refused, err := listen(ctx, nc, inbox+".*", "")
+	if err != nil || refused != "" {
+		return refused, err
 	}
 	defer replies.Unsubscribe()
-	requests, err := nc.SubscribeSync(subject)
-	if err != nil {
-		return "", err
+	subject := r.Prefix + ".node." + nuid.Next()
+	requests, refused, err := listen(ctx, nc, subject, ServiceName)
+	if err != nil || refused != "" {
+		return "", err // Serve finds out whether it may listen where it has to
 	}
 	defer requests.Unsubscribe()
-	_, err = refusal(ctx, nc, &nats.Msg{Subject: subject, Reply: inbox + ".1"})
-	if refused := refusedSince(nc, before); err != nil || refused != "" {
+	refused, err = refusal(ctx, nc, &nats.Msg{Subject: subject, Reply: inbox + ".1"})
+	if err != nil || refused != "" {
 		return refused, err
 	}
 	request, err := requests.NextMsgWithContext(ctx)
@@ -149,6 +151,20 @@ func (r Rights) answer(ctx context.Context, nc *nats.Conn) (string, error) {
 		return "", err
 	}
 	return refusal(ctx, nc, &nats.Msg{Subject: request.Reply})
+}
+
+// listen subscribes, in a queue group unless it is "", or returns what of that
+// is refused.
+func listen(ctx context.Context, nc *nats.Conn, subject, group string) (sub *nats.Subscription, refused string, err error) {
+	before := nc.LastError()
+	if sub, err = nc.QueueSubscribeSync(subject, group); err != nil {
+		return nil, "", err
+	}
+	err = nc.FlushWithContext(ctx)
+	if refused = refusedSince(nc, before); err != nil || refused != "" {
+		_ = sub.Unsubscribe() // the server has none
+	}
+	return sub, refused, err
 }
 
 func apiPrefix(o jetstream.JetStreamOptions) string {

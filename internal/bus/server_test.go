@@ -253,8 +253,8 @@ func TestConnect_Precedence(t *testing.T) {
 	}
 }
 
-// What no server can be reached with is named by its flag, and is no server
-// that doesn't answer.
+// What no server can be reached with is named by its flag, or by its place, and
+// is no server that doesn't answer.
 func TestConnect_Settings(t *testing.T) {
 	config := t.TempDir()
 	t.Setenv("XDG_CONFIG_HOME", config)
@@ -263,12 +263,13 @@ func TestConnect_Settings(t *testing.T) {
 		t.Fatal(err)
 	}
 	garbage := filepath.Join(config, "garbage")
-	for name, text := range map[string]string{garbage: "s3cret", filepath.Join(contexts, "c1.json"): `{"url":"nats://127.0.0.1:1","creds":"/none.creds"}`} {
+	for name, text := range map[string]string{garbage: "s3cret", filepath.Join(contexts, "c1.json"): `{"url":"nats://127.0.0.1:1","creds":"/none.creds"}`,
+		filepath.Join(contexts, "c2.json"): `{"url":"nats://h1,nats://me:s3cret"}`} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	here := "nats://me:s3cret@127.0.0.1:1"
+	here, given := "nats://me:s3cret@127.0.0.1:1", "the address in --server, SANDBOX_SERVER or NATS_URL"
 	for _, row := range []struct {
 		o    bus.ConnectOptions
 		says string
@@ -283,10 +284,14 @@ func TestConnect_Settings(t *testing.T) {
 		{bus.ConnectOptions{TLSCA: "/none"}, "--tlsca"},
 		{bus.ConnectOptions{TLSCert: "/none", TLSKey: "/none"}, "--tlscert"},
 		{bus.ConnectOptions{TLSCert: "/none"}, "give both"},
-		{bus.ConnectOptions{Server: "http://me:s3cret@h"}, "--server http://h begins with http://"},
-		{bus.ConnectOptions{Server: here + ",http://me:s3cret@h"}, "--server http://h begins with http://"},
-		{bus.ConnectOptions{Server: "nats://me:s3cret@h:99999"}, "--server nats://h:99999 is not a URL"},
-		{bus.ConnectOptions{Server: "nats://"}, "--server nats:// is not a URL"},
+		{bus.ConnectOptions{Server: "http://me:s3cret@h"}, given + " does not begin with nats://, tls://, ws://, wss://,"},
+		{bus.ConnectOptions{Server: here + ",http://me:s3cret@h"}, "address 2 of 2 in --server, SANDBOX_SERVER or NATS_URL does not begin with nats://"},
+		{bus.ConnectOptions{Server: "nats://me:s3cret@h:99999"}, given + " is not a URL"},
+		{bus.ConnectOptions{Server: "nats://"}, given + " is not a URL"},
+		{bus.ConnectOptions{Server: "nats://me:s3cret,more@h"}, "address 1 of 2 in --server, SANDBOX_SERVER or NATS_URL is not a URL like nats://host:4222; a password in it has %2C for a comma"},
+		{bus.ConnectOptions{Server: "nats://me:more,s3cret://x@h"}, "address 1 of 2"},
+		{bus.ConnectOptions{Server: "nats://me:1,s3cret://x@h"}, "address 2 of 2"},
+		{bus.ConnectOptions{Context: "c2"}, "address 2 of 2 in the nats context is not a URL"},
 	} {
 		if row.o.Server == "" && row.o.Context == "" {
 			row.o.Server = "nats://127.0.0.1:1"
@@ -308,6 +313,10 @@ func TestConnect_NoServer(t *testing.T) {
 	}
 	_, bad := bus.Connect(bus.ConnectOptions{Server: "nats://me:s3cret@127.0.0.1:port"})
 	o := bus.ConnectOptions{Server: "nats://me:s3cret@h", Password: "s3cret", Seed: "s3cret", Token: "s3cret", JWT: "s3cret"}
+	comma := bus.ConnectOptions{Server: "nats://h1,nats://me:s3cret,s3cret,more@h2"}
+	if got := comma.String(); got != "connection to nats://h1,h2" {
+		t.Errorf("with a comma in the password: %s", got)
+	}
 	if all := fmt.Sprintf("%v %+v %#v %s %v %v", o, o, o, o, err, bad); strings.Contains(all, "s3cret") {
 		t.Errorf("a secret shows: %s", all)
 	}

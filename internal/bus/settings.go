@@ -24,9 +24,10 @@ func badSetting(format string, args ...any) error {
 // check finds settings that the client library would only meet when it
 // connects, and then tell as a server that does not answer.
 func (o ConnectOptions) check(settings *natscontext.Context, opts []nats.Option) error {
-	for server := range strings.SplitSeq(settings.ServerURL(), ",") {
-		if err := checkServer(strings.TrimSpace(server)); err != nil {
-			return err
+	servers := strings.Split(settings.ServerURL(), ",")
+	for i, server := range servers {
+		if fault := serverFault(strings.TrimSpace(server)); fault != "" {
+			return badSetting("%s %s", o.place(i, len(servers)), fault)
 		}
 	}
 	if (settings.Certificate() == "") != (settings.Key() == "") {
@@ -83,9 +84,23 @@ func reason(err error) string { return strings.TrimPrefix(err.Error(), "nats: ")
 
 var schemes = []string{"nats", "tls", "ws", "wss"}
 
-func checkServer(server string) error {
+// place names an address by where it was given, never by its text: of one that
+// is no URL nobody knows which part is a password.
+func (o ConnectOptions) place(i, n int) string {
+	given := "--server, SANDBOX_SERVER or NATS_URL"
+	if o.Server == "" {
+		given = "the nats context"
+	}
+	if n == 1 {
+		return "the address in " + given
+	}
+	return fmt.Sprintf("address %d of %d in %s", i+1, n, given)
+}
+
+// serverFault tells what is wrong with an address, "" if nothing is.
+func serverFault(server string) string {
 	if server == "" {
-		return nil
+		return ""
 	}
 	full := server
 	if !strings.Contains(full, "://") {
@@ -97,9 +112,9 @@ func checkServer(server string) error {
 	}
 	switch {
 	case err != nil || u.Hostname() == "":
-		return badSetting("--server %s is not a URL like nats://host:4222", plainURLs(server))
+		return "is not a URL like nats://host:4222; a password in it has %2C for a comma and %2F for a slash"
 	case !slices.Contains(schemes, u.Scheme):
-		return badSetting("--server %s begins with %s://; it may be %s, as in nats://host:4222", plainURLs(server), u.Scheme, strings.Join(schemes, ", "))
+		return "does not begin with " + strings.Join(schemes, "://, ") + "://, as nats://host:4222 does"
 	}
-	return nil
+	return ""
 }
