@@ -27,6 +27,7 @@ type world struct {
 	leases  *tracedLeases
 	upserts int   // changes of an instance record that come between
 	forked  error // of Fork, after its work was done
+	refused error // of Append, instead of its work
 
 	mu    sync.Mutex // guards trace
 	trace []string
@@ -81,6 +82,9 @@ func (c tracedCheckpoints) Admit(ctx context.Context, rec *snapshot.Record, head
 
 func (c tracedCheckpoints) Append(ctx context.Context, rec *snapshot.Record, head snapshot.CheckpointID, wr snapshot.Writer) error {
 	c.w.note("append")
+	if c.w.refused != nil {
+		return c.w.refused
+	}
 	return c.Checkpoints.Append(ctx, rec, head, wr)
 }
 

@@ -120,11 +120,11 @@ func (s *Service) SandboxNode(ctx context.Context, req SaveRequest) (NodeName, e
 func (s *Service) saveHeld(ctx context.Context, in staged, lease Lease) (rec *Record, err, released error) {
 	heldCtx, h := s.holdLease(ctx, lease)
 	defer func() { released = h.release(ctx) }()
-	rec, err, done := s.retryOrCapture(heldCtx, in)
+	rec, before, err := s.retryOrCapture(heldCtx, in)
 	if lost := h.stop(); lost != nil {
 		return nil, errors.Join(lost, err), nil
 	}
-	if err != nil || done {
+	if err != nil || before == nil {
 		return rec, err, nil
 	}
 	state, err := s.Checkpoints.State(ctx, in.ThreadID)
@@ -142,19 +142,22 @@ func (s *Service) saveHeld(ctx context.Context, in staged, lease Lease) (rec *Re
 		return nil, err, nil
 	}
 	s.phase(rec, "commit", began, Phase{Count: 1})
+	if !reflect.DeepEqual(rec.Files, *before) {
+		s.moveBase(ctx, in.base(), rec.Files)
+	}
 	return rec, nil, nil
 }
 
 // retryOrCapture looks once more for an equal request that was at work when
-// this one came, then captures.
-func (s *Service) retryOrCapture(ctx context.Context, in staged) (rec *Record, err error, done bool) {
+// this one came, then captures. before is the manifest that the capture went
+// from; nil if there was none, since the record is there.
+func (s *Service) retryOrCapture(ctx context.Context, in staged) (rec *Record, before *List, err error) {
 	if in.chosen {
 		if rec, err := s.savedBefore(ctx, in.SaveRequest); rec != nil || err != nil {
-			return rec, err, true
+			return rec, nil, err
 		}
 	}
-	rec, err = s.capture(ctx, in)
-	return rec, err, false
+	return s.capture(ctx, in)
 }
 
 // phase notes how long a part of the save took.
@@ -181,38 +184,43 @@ func (s *Service) follow(ctx context.Context, rec *Record, head CheckpointID) er
 }
 
 // capture stores everything that the checkpoint refers to and returns its
-// record, which nobody sees yet.
-func (s *Service) capture(ctx context.Context, in staged) (*Record, error) {
+// record, which nobody sees yet, and the manifest before.
+func (s *Service) capture(ctx context.Context, in staged) (rec *Record, before *List, err error) {
 	box, err := s.resume(ctx, in)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	state, err := s.Checkpoints.State(ctx, in.ThreadID)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	parent := &Record{}
-	if state.Head == "" {
-		if parent.Files, err = s.Checkpoints.Base(ctx, in.base()); err != nil {
-			return nil, err
-		}
-	} else {
-		if parent, err = s.Checkpoints.Get(ctx, state.Head); err != nil {
-			return nil, err
-		}
-		if parent == nil {
-			return nil, Errorf(WriterLost, "the head of thread %q moved during the save; save again", in.ThreadID)
-		}
+	parent, err := s.parentOf(ctx, in, state.Head)
+	if err != nil {
+		return nil, nil, err
 	}
-	rec := &Record{ID: in.CheckpointID, Thread: in.ThreadID, Reason: ReasonAutomatic, Label: in.Label, SourceRun: in.RunID,
+	rec = &Record{ID: in.CheckpointID, Thread: in.ThreadID, Reason: ReasonAutomatic, Label: in.Label, SourceRun: in.RunID,
 		CreatedAt: s.millis(), Conversation: state.Messages, Nonce: s.NewID()}
 	if in.Label != "" {
 		rec.Reason = ReasonNamed
 	}
 	if err := s.captureFiles(ctx, rec, box.Dir, in, parent.Files); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return rec, s.captureArtifacts(ctx, rec, parent.Artifacts)
+	return rec, &parent.Files, s.captureArtifacts(ctx, rec, parent.Artifacts)
+}
+
+// parentOf is the record at the head, or of a thread without one, what the
+// definition's newest save stored.
+func (s *Service) parentOf(ctx context.Context, in staged, head CheckpointID) (*Record, error) {
+	if head == "" {
+		files, err := s.Checkpoints.Base(ctx, in.base())
+		return &Record{Files: files}, err
+	}
+	parent, err := s.Checkpoints.Get(ctx, head)
+	if err == nil && parent == nil {
+		err = Errorf(WriterLost, "the head of thread %q moved during the save; save again", in.ThreadID)
+	}
+	return parent, err
 }
 
 // resume finds the existing sandbox under its lock.
@@ -293,16 +301,15 @@ func (s *Service) captureFiles(ctx context.Context, rec *Record, dir string, in 
 	began := s.Now()
 	rec.Files, rec.Stats.NewBytes, err = tree.Finish(ctx)
 	s.phase(rec, "upload", began, Phase{Bytes: rec.Stats.NewBytes})
-	if err == nil && !reflect.DeepEqual(rec.Files, parent) {
-		s.moveBase(ctx, in.base(), rec.Files)
-	}
 	return err
 }
 
 func (in staged) base() BaseKey { return BaseKey{in.def.Name, in.Tenant} }
 
 // moveBase lets the first save of another thread reuse what this one stored. It
-// is worth no failure, and little time.
+// is worth no failure, and little time. It comes after the commit: if the worker
+// dies in between, the base is the one before, which is as good a parent, only
+// older; never is it a manifest that no checkpoint has.
 func (s *Service) moveBase(ctx context.Context, key BaseKey, files List) {
 	ctx, cancel := context.WithTimeout(ctx, baseWait)
 	defer cancel()

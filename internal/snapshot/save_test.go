@@ -482,3 +482,31 @@ func TestSave_FirstOfAThread(t *testing.T) {
 		t.Errorf("trees were written upon %+v, want %+v", seen.of, want)
 	}
 }
+
+// TestSave_NotesOnlyWhatIsCommitted fails a save at its commit: the first save
+// of another thread is not pointed to a manifest that no checkpoint has.
+func TestSave_NotesOnlyWhatIsCommitted(t *testing.T) {
+	w := newWorld(t)
+	w.attach(t, "t")
+	base := func() snapshot.List {
+		files, err := w.mem.Base(t.Context(), snapshot.BaseKey{Definition: "default"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files
+	}
+	w.refused = snapshot.Errorf(snapshot.WriterLost, "taken over")
+	if _, _, err := w.Save(t.Context(), save("c")); !errors.Is(err, snapshot.WriterLost) {
+		t.Fatalf("got %v", err)
+	}
+	if files := base(); files.Count != 0 {
+		t.Errorf("the save that failed noted %+v", files)
+	}
+	w.refused = nil
+	if _, _, err := w.Save(t.Context(), save("c")); err != nil {
+		t.Fatal(err)
+	}
+	if files := base(); files.Count != 2 {
+		t.Errorf("the save that was done noted %+v", files)
+	}
+}
