@@ -43,9 +43,11 @@
 //
 // # Memory
 //
-// All saves and reads of a Store share one budget. A save takes its share when
-// it fills the first large pack, and waits for it; packs are compressed in
-// their own buffer. The cache of unpacked packs has what the saves leave.
+// All saves and reads of a Store share one budget, first come, first served. A
+// save keeps a share to its end, half of the budget is for those; packs that are
+// filled or stored, lists and the reading of packs take turns with the rest.
+// Packs are compressed in their own buffer. The cache of unpacked packs has what
+// nobody has taken.
 //
 // # Loose blobs
 //

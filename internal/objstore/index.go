@@ -3,47 +3,65 @@ package objstore
 import (
 	"context"
 	"encoding/binary"
+	"hash/maphash"
 
 	"sandkeep/internal/snapshot"
 )
 
 // maxKnown bounds the contents that a tree writer remembers, of its own and of
-// the parent, to a page.
-const maxKnown = 256 << 10
+// the parent, to a page: some ten MiB for each.
+const maxKnown = 128 << 10
 
 // index finds contents that this save has stored, by digest. It forgets the
 // oldest when it is full.
 type index struct {
-	contents map[snapshot.Digest]known
-	order    []snapshot.Digest // a ring, once it is full
-	oldest   int
+	seed   maphash.Seed      // so that no tree can be made whose digests collide
+	places map[uint64]uint32 // in ring, by the hash of the digest
+	ring   []span
+	oldest int
+
+	large  map[snapshot.Digest][]span // of several pieces
+	pieces int                        // of all of them
 }
 
-// known is a content: one span, or several of a large one.
-type known struct {
-	size  int64
-	spans []span
+func newIndex() *index {
+	return &index{seed: maphash.MakeSeed(), places: map[uint64]uint32{}, large: map[snapshot.Digest][]span{}}
 }
 
-func newIndex() *index { return &index{contents: map[snapshot.Digest]known{}} }
+func (x *index) hash(d snapshot.Digest) uint64 { return maphash.Bytes(x.seed, d[:]) }
 
 func (x *index) find(d snapshot.Digest, size int64) ([]span, bool) {
-	k, ok := x.contents[d]
-	return k.spans, ok && k.size == size
+	if at, ok := x.places[x.hash(d)]; ok && x.ring[at].digest == d {
+		return []span{x.ring[at]}, int64(x.ring[at].length) == size
+	}
+	spans, ok := x.large[d]
+	left := size
+	for _, sp := range spans {
+		left -= int64(sp.length)
+	}
+	return spans, ok && left == 0
 }
 
-func (x *index) add(d snapshot.Digest, size int64, spans []span) {
-	if _, ok := x.contents[d]; ok {
-		return
+func (x *index) add(sp span) {
+	at := len(x.ring)
+	if at < maxKnown {
+		x.ring = append(x.ring, sp)
+	} else {
+		at = x.oldest
+		delete(x.places, x.hash(x.ring[at].digest))
+		x.ring[at] = sp
+		x.oldest = (at + 1) % maxKnown
 	}
-	x.contents[d] = known{size, spans}
-	if len(x.order) < maxKnown {
-		x.order = append(x.order, d)
-		return
+	x.places[x.hash(sp.digest)] = uint32(at)
+}
+
+// addLarge adds a content of several pieces.
+func (x *index) addLarge(d snapshot.Digest, spans []span) {
+	if x.pieces += len(spans); x.pieces > maxKnown {
+		clear(x.large)
+		x.pieces = len(spans)
 	}
-	delete(x.contents, x.order[x.oldest])
-	x.order[x.oldest] = d
-	x.oldest = (x.oldest + 1) % maxKnown
+	x.large[d] = spans
 }
 
 // parentIndex finds contents of the parent that are not at their path any more:

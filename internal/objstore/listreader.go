@@ -17,19 +17,45 @@ func (r pathRange) reaches(first string) bool { return r.hi == "" || first < r.h
 
 func (r pathRange) has(path string) bool { return path >= r.lo && r.reaches(path) }
 
-// walk visits the pages of a list that may hold paths in range, in order, and
-// the pages of references above them before those. It stops when visit says so.
-func (s *Store) walk(ctx context.Context, list snapshot.List, in pathRange, visit func(snapshot.PageRef) bool) error {
-	return s.leaves(ctx, list, in, func(r snapshot.PageRef, _ bool) (bool, error) { return visit(r), nil })
+// maxReuse bounds the pages of a list before that are reused, in bytes of their
+// references: a hundred thousand pages. Pages without names can repeat for ever.
+const (
+	maxReuse     = 16 << 20
+	pageRefBytes = 96 // of a PageRef without its name
+)
+
+// reuse visits the pages of a list before, in order, and pages of references
+// before those below them, until visit has enough.
+func (s *Store) reuse(ctx context.Context, list snapshot.List, visit func(ref snapshot.PageRef, leaf bool) bool) error {
+	size := 0
+	return s.leaves(ctx, list, pathRange{}, func(ref snapshot.PageRef, leaf bool) (bool, error) {
+		size += pageRefBytes + len(ref.First)
+		return size <= maxReuse && visit(ref, leaf), ctx.Err()
+	})
 }
 
 type visitPage func(ref snapshot.PageRef, leaf bool) (more bool, err error)
 
+// leaves visits the pages of a list that may hold paths in range, in order, and
+// the pages of references above them before those, once they were read. Pages
+// with names come in their order, each once. It stops when visit says so.
 func (s *Store) leaves(ctx context.Context, list snapshot.List, in pathRange, visit visitPage) error {
 	if list.Level < 0 || list.Level > maxLevel {
 		return invalid("a list", "level %d is out of range", list.Level)
 	}
-	_, err := s.descend(ctx, list.Pages, list.Level, in, visit)
+	if !inOrder(list.Pages) {
+		return invalid("a list", "its pages are out of order")
+	}
+	before := ""
+	_, err := s.descend(ctx, list.Pages, list.Level, in, func(ref snapshot.PageRef, leaf bool) (bool, error) {
+		if leaf && before != "" && ref.First <= before {
+			return false, invalid("a list", "page %s is out of order", ref.Digest)
+		}
+		if leaf {
+			before = ref.First
+		}
+		return visit(ref, leaf)
+	})
 	return err
 }
 
@@ -43,16 +69,19 @@ func (s *Store) descend(ctx context.Context, refs []snapshot.PageRef, level int,
 		if !in.reaches(ref.First) {
 			return false, nil
 		}
+		var below []snapshot.PageRef
+		if level > 0 {
+			var err error
+			if below, err = s.refs(ctx, ref); err != nil {
+				return false, err
+			}
+		}
 		more, err := visit(ref, level == 0)
 		if err != nil || !more {
 			return false, err
 		}
 		if level == 0 {
 			continue
-		}
-		below, err := s.refs(ctx, ref)
-		if err != nil {
-			return false, err
 		}
 		if more, err := s.descend(ctx, below, level-1, in, visit); err != nil || !more {
 			return false, err
@@ -75,9 +104,10 @@ func (s *Store) refs(ctx context.Context, ref snapshot.PageRef) ([]snapshot.Page
 	return refs, nil
 }
 
+// inOrder tells whether the names of pages ascend, or none has one.
 func inOrder(refs []snapshot.PageRef) bool {
 	for i := 1; i < len(refs); i++ {
-		if refs[i].First < refs[i-1].First {
+		if refs[i].First <= refs[i-1].First && (refs[i].First != "" || refs[i-1].First != "") {
 			return false
 		}
 	}

@@ -28,15 +28,15 @@ type pageSpan struct {
 	first string
 }
 
-func (s *Store) newPages(ctx context.Context, memory *share) *listWriter {
-	return &listWriter{packs: newPacker(ctx, s, memory, maxPagePack), known: map[snapshot.Digest]span{}}
+func (s *Store) newPages(ctx context.Context, memory *share, atOnce int) *listWriter {
+	return &listWriter{packs: newPacker(ctx, s, memory, maxPagePack, atOnce), known: map[snapshot.Digest]span{}}
 }
 
 // newListWriter reuses the pages of prior. Pages of prior that can't be read
 // are not reused; they are written anew.
 func (s *Store) newListWriter(ctx context.Context, prior snapshot.List) (*listWriter, error) {
-	w := s.newPages(ctx, s.newShare(listShare))
-	err := s.walk(ctx, prior, pathRange{}, func(r snapshot.PageRef) bool {
+	w := s.newPages(ctx, s.newShare(listShare), packsAtOnce)
+	err := s.reuse(ctx, prior, func(r snapshot.PageRef, _ bool) bool {
 		if s.reusable(r.Piece) {
 			w.known[r.Digest] = closedSpan(r.Piece)
 		}

@@ -39,7 +39,7 @@ func (t *tree) Add(ctx context.Context, e snapshot.Entry) error {
 	if err := t.drain(); err != nil {
 		return err
 	}
-	return cmp.Or(t.failure, ctx.Err())
+	return cmp.Or(t.failure, t.looks.failure(), ctx.Err())
 }
 
 // seek goes on in the parent to the path. A row that is passed over was
@@ -62,6 +62,7 @@ func (t *tree) keepRow(e *snapshot.Entry) bool {
 		return false
 	}
 	if c.rows.left > 0 {
+		c.use()
 		t.run, t.runPage = t.run+1, c.page
 		return true
 	}
@@ -69,6 +70,8 @@ func (t *tree) keepRow(e *snapshot.Entry) bool {
 		return false
 	}
 	t.run = 0
+	c.use()
+	c.page.useAll()
 	t.queue = append(t.queue, treePage{taken: c.page.ref})
 	return true
 }
@@ -138,6 +141,7 @@ func (s *Store) describable(row treeRow) error {
 // enqueue takes a page from the cutter.
 func (t *tree) enqueue(rows []treeRow) error {
 	page := treePage{rows: slices.Clone(rows)}
+	useRows(rows)
 	for _, r := range rows {
 		for _, sp := range r.spans {
 			if !sp.pack.closed {

@@ -2,10 +2,8 @@ package objstore
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
@@ -20,6 +18,7 @@ const packsAtOnce = 2
 type packRef struct {
 	name   snapshot.Digest
 	closed bool
+	used   int64 // bytes of it that the new manifest refers to, as far as it is written
 }
 
 // span is a Piece whose pack may still be open.
@@ -47,15 +46,16 @@ type packer struct {
 	namer packNamer
 	rows  int
 	buf   []byte // packRoom, then the contents
-
-	full  int         // buffers for whole packs that it has
-	spare chan []byte // those of them that are not in use
+	turn  *share // that the buffer is counted in; nil if it is small, or in memory
+	large bool   // it had a buffer for a whole pack
 }
 
-func newPacker(ctx context.Context, s *Store, memory *share, limit int) *packer {
+// newPacker fills packs of at most limit bytes, atOnce of which are on their way
+// at a time. Buffers for packs of pages are in memory, those of others take turns.
+func newPacker(ctx context.Context, s *Store, memory *share, limit, atOnce int) *packer {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(packsAtOnce)
-	return &packer{s: s, ctx: ctx, group: group, memory: memory, limit: limit, spare: make(chan []byte, packsAtOnce+1)}
+	group.SetLimit(atOnce)
+	return &packer{s: s, ctx: ctx, group: group, memory: memory, limit: limit}
 }
 
 func (p *packer) size() int { return max(len(p.buf)-packRoom, 0) }
@@ -106,50 +106,21 @@ func (p *packer) grow(n int) error {
 // bigger returns a buffer for size bytes and, unless they are all that a pack
 // can have, for more of them.
 func (p *packer) bigger(size int) ([]byte, error) {
-	switch {
-	case size <= smallBuffer && p.full == 0:
+	if size <= smallBuffer && !p.large {
 		return make([]byte, packRoom+min(max(4*size, 64<<10), smallBuffer)), nil
-	case p.limit < maxPack:
-		if err := p.memory.take(p.ctx); err != nil {
-			return nil, err
-		}
+	}
+	if err := p.memory.take(p.ctx); err != nil {
+		return nil, err
+	}
+	if p.limit < maxPack {
 		return make([]byte, packRoom+max(min(2*size, p.limit), size)), nil
 	}
-	return p.whole()
-}
-
-// wholeBuffers have room for any pack.
-var wholeBuffers = sync.Pool{New: func() any { return new([packRoom + maxPack]byte) }}
-
-// whole returns a buffer for any pack: the first one is in the memory of the
-// save, another one is taken if there is memory left, and else the packs on
-// their way give theirs back.
-func (p *packer) whole() ([]byte, error) {
-	select {
-	case buf := <-p.spare:
-		return buf, nil
-	default:
+	turn := p.s.newTurn()
+	if err := turn.take(p.ctx); err != nil {
+		return nil, err
 	}
-	if p.full == 0 {
-		if err := p.memory.take(p.ctx); err != nil {
-			return nil, err
-		}
-	} else if !p.memory.more(maxPack) {
-		select {
-		case buf := <-p.spare:
-			return buf, nil
-		case <-p.ctx.Done():
-			return nil, cmp.Or(p.wait(), p.ctx.Err()) // why the uploads got nowhere, rather than that the time is over
-		}
-	}
-	p.full++
-	return wholeBuffers.Get().(*[packRoom + maxPack]byte)[:], nil
-}
-
-func (p *packer) recycle(buf []byte) {
-	if cap(buf) == packRoom+maxPack {
-		p.spare <- buf[:0]
-	}
+	p.turn, p.large = turn, true
+	return turn.buf[:], nil
 }
 
 // close names the open pack and has it stored, unless such a pack is there. It
@@ -161,13 +132,15 @@ func (p *packer) close() error {
 	if err := p.ctx.Err(); err != nil {
 		return p.failure(err)
 	}
-	name, buf := p.namer.name(), p.buf
+	name, buf, turn := p.namer.name(), p.buf, p.turn
 	p.group.Go(func() error {
-		defer p.recycle(buf)
+		if turn != nil {
+			defer turn.giveBack()
+		}
 		return p.store(name, buf)
 	})
 	p.open.name, p.open.closed = name, true
-	p.open, p.buf, p.rows = nil, nil, 0
+	p.open, p.buf, p.turn, p.rows = nil, nil, nil, 0
 	return nil
 }
 
@@ -181,6 +154,7 @@ func (p *packer) failure(err error) error {
 
 func (p *packer) store(name snapshot.Digest, buf []byte) error {
 	size := int64(len(buf) - packRoom)
+	p.s.sparse.drop(p.s.packs(), objectName(name)) // it came out again: there is no better one
 	there, err := p.there(name, buf[packRoom:])
 	if err != nil {
 		return fmt.Errorf("look for pack %s: %w", name, err)
@@ -220,8 +194,9 @@ func (p *packer) there(name snapshot.Digest, data []byte) (bool, error) {
 // wait returns when every closed pack is stored. Nothing can be added then.
 func (p *packer) wait() error {
 	err := p.group.Wait()
-	for ; len(p.spare) > 0; p.full-- {
-		wholeBuffers.Put((*[packRoom + maxPack]byte)((<-p.spare)[:packRoom+maxPack]))
+	if p.turn != nil { // of a pack that was not closed
+		p.turn.giveBack()
 	}
+	p.buf, p.turn = nil, nil
 	return err
 }

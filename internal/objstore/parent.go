@@ -2,9 +2,6 @@ package objstore
 
 import (
 	"context"
-	"sync"
-
-	"golang.org/x/sync/errgroup"
 
 	"sandkeep/internal/snapshot"
 )
@@ -12,100 +9,6 @@ import (
 // pagesAhead of the parent are read, and their packs asked for, before a tree
 // writer comes to them.
 const pagesAhead = 16
-
-// packLooks asks, once for each pack that a save may refer to, whether it is
-// whole: what was lost must not be reused.
-type packLooks struct {
-	s     *Store
-	ctx   context.Context
-	group errgroup.Group
-
-	mu    sync.Mutex // guards what follows
-	packs map[snapshot.Digest]*packLook
-	err   error // why a question had no answer
-}
-
-// packLook is one question; whole is set when done closes.
-type packLook struct {
-	ref   packRef
-	done  chan struct{}
-	whole bool
-}
-
-func newPackLooks(ctx context.Context, s *Store) *packLooks {
-	l := &packLooks{s: s, ctx: ctx, packs: map[snapshot.Digest]*packLook{}}
-	l.group.SetLimit(lookups)
-	return l
-}
-
-func (l *packLooks) ask(name snapshot.Digest) *packLook {
-	l.mu.Lock()
-	look, asked := l.packs[name]
-	if !asked {
-		look = &packLook{ref: packRef{name, true}, done: make(chan struct{})}
-		l.packs[name] = look
-	}
-	l.mu.Unlock()
-	if !asked {
-		l.group.Go(func() error { l.look(look); return nil })
-	}
-	return look
-}
-
-func (l *packLooks) look(look *packLook) {
-	defer close(look.done)
-	name := objectName(look.ref.name)
-	if l.s.suspects.has(l.s.packs(), name) {
-		return // it proved unreadable; the next pack of that name is compared with it
-	}
-	whole, err := l.s.present(l.ctx, object{bucket: l.s.packs(), name: name})
-	switch {
-	case err != nil:
-		l.fail(err)
-	case !whole:
-		l.s.suspects.add(l.s.packs(), name)
-	}
-	look.whole = whole && err == nil
-}
-
-func (l *packLooks) fail(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err == nil {
-		l.err = err
-	}
-}
-
-// failure is why a question had no answer.
-func (l *packLooks) failure() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
-}
-
-// isWhole waits for the answer.
-func (l *packLook) isWhole() bool {
-	<-l.done
-	return l.whole
-}
-
-// spans returns where the pieces of the row lie that only selects; none if a
-// pack of theirs is lost.
-func (l *packLooks) spans(r *rowReader, only func(rowPiece) bool) (spans []span) {
-	lost := false
-	r.eachPiece(func(p rowPiece) {
-		if lost || !only(p) {
-			return
-		}
-		look := l.ask(r.packs[p.pack])
-		lost = !look.isWhole()
-		spans = append(spans, spanOf(p, &look.ref))
-	})
-	if lost {
-		return nil
-	}
-	return spans
-}
 
 func spanOf(p rowPiece, pack *packRef) span {
 	return span{snapshot.Digest(p.digest), pack, uint32(p.offset), uint32(p.length)}
@@ -117,6 +20,7 @@ type parentPage struct {
 	rows  rowReader        // at its beginning
 	own   *packLook        // the pack that it lies in; nil for an inline manifest
 	looks []*packLook      // the packs of its table
+	used  []int64          // bytes of each that the rows noted by use refer to
 }
 
 // manifestPages are the pages of a manifest; an inline one is one page.
@@ -169,6 +73,7 @@ func (l *packLooks) page(ref snapshot.PageRef, raw []byte) *parentPage {
 	for _, pack := range p.rows.packs {
 		p.looks = append(p.looks, l.ask(pack))
 	}
+	p.used = make([]int64, len(p.looks))
 	return p
 }
 
@@ -213,8 +118,7 @@ func (c *cursor) enter(p *parentPage) {
 		return
 	}
 	c.rows, c.index = p.rows, 0
-	first := p.ref.First
-	if !c.rows.next() || first != "" && first != string(c.rows.row.path) || string(c.rows.row.path) <= string(c.last) {
+	if !c.rows.next() || p.own != nil && p.ref.First != string(c.rows.row.path) || string(c.rows.row.path) <= string(c.last) {
 		c.rows.err = errPage
 		return
 	}

@@ -95,10 +95,10 @@ type objectReader struct {
 	info    *jetstream.ObjectInfo
 	subject string
 
-	from  uint64 // sequence to go on at
-	left  uint64 // bytes that are still to come
+	from  uint64    // sequence to go on at
+	left  uint64    // bytes that are still to come
 	sum   hash.Hash // nil: the caller checks the bytes
-	chunk []byte // not yet handed out
+	chunk []byte    // not yet handed out
 	err   error
 
 	sub     *nats.Subscription // of the batch under way

@@ -26,15 +26,15 @@ func decodeRefs(page []byte) ([]snapshot.PageRef, error) {
 	d := &decoder{buf: page}
 	packs, n := d.table(refPage)
 	refs := make([]snapshot.PageRef, 0, min(n, 1024))
-	before := ""
+	before, weight := "", 0
 	for range n {
 		var r snapshot.PageRef
 		r.First = d.text(before, snapshot.MaxPathBytes)
 		digest := d.digest()
 		r.Piece = d.place(packs)
 		r.Digest, r.Length = digest, int64(d.uvarint(maxContent))
-		if d.err != nil {
-			return nil, d.err
+		if weight += refRows.weight(r); d.err != nil || weight > pageLimit && n > 1 { // shared names cost little to write
+			return nil, errPage
 		}
 		refs = append(refs, r)
 		before = r.First

@@ -38,6 +38,8 @@ type rowReader struct {
 	left  int // rows that are still to come
 	named int // packs that were named so far, in the order of the table
 	row   row
+	// weight is that of the rows so far: shared paths cost little to write.
+	weight int
 }
 
 // readRows begins a page. A fault of its head shows at the first row.
@@ -74,8 +76,13 @@ func (r *rowReader) next() bool {
 		return false
 	}
 	r.left--
+	first := r.weight == 0
 	r.path()
 	r.rest()
+	r.weight += entryWeight(len(r.row.path), len(r.row.target), r.row.pieces)
+	if r.weight > pageLimit && !(first && r.left == 0) {
+		r.fail()
+	}
 	if r.left == 0 && (len(r.buf) > 0 || r.named != len(r.packs)) {
 		r.fail()
 	}

@@ -25,7 +25,8 @@ type Store struct {
 	store    string
 	memory   *budget
 	cache    *packCache
-	suspects suspects
+	suspects objectSet          // proved unreadable: the next put looks at their bytes before it believes their info
+	sparse   objectSet          // packs of which too little is used: the next save stores that anew
 	encoders chan *zstd.Encoder // those that are idle, nil before the first use
 	maxEntry int                // bytes of a page with one entry, which is a content
 	dec      *zstd.Decoder
@@ -66,31 +67,31 @@ func (s *Store) files() string     { return s.store + "-files" }
 func (s *Store) uploads() string   { return s.store + "-uploads" }
 func (s *Store) replies() string   { return s.store + "-replies" }
 
-// suspects remembers the objects that proved unreadable in this process, so
-// that the next put looks at their bytes before it believes their info.
-type suspects struct {
+// objectSet is objects that this process has noted.
+type objectSet struct {
 	mu    sync.Mutex
 	names map[string]bool // "<bucket>/<name>"
 }
 
-const maxSuspects = 10_000
+const maxNoted = 10_000
 
-func (s *suspects) add(bucket, name string) {
+// add forgets all others when there are too many.
+func (s *objectSet) add(bucket, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.names == nil || len(s.names) >= maxSuspects {
+	if s.names == nil || len(s.names) >= maxNoted {
 		s.names = map[string]bool{}
 	}
 	s.names[bucket+"/"+name] = true
 }
 
-func (s *suspects) drop(bucket, name string) {
+func (s *objectSet) drop(bucket, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.names, bucket+"/"+name)
 }
 
-func (s *suspects) has(bucket, name string) bool {
+func (s *objectSet) has(bucket, name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.names[bucket+"/"+name]

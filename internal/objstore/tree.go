@@ -100,23 +100,24 @@ var errFinished = errors.New("the tree is finished or aborted")
 func (s *Store) NewTree(ctx context.Context, parent snapshot.List) (snapshot.TreeWriter, error) {
 	manifest := manifestPages{s: s, inline: parent.Inline}
 	var upper []snapshot.PageRef
-	err := s.leaves(ctx, parent, pathRange{}, func(ref snapshot.PageRef, leaf bool) (bool, error) {
+	err := s.reuse(ctx, parent, func(ref snapshot.PageRef, leaf bool) bool {
 		if leaf {
 			manifest.refs = append(manifest.refs, ref)
 		} else {
 			upper = append(upper, ref)
 		}
-		return true, nil
+		return ref.First != ""
 	})
 	if err != nil && !unreadable(err) {
 		return nil, fmt.Errorf("read parent manifest: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	memory, looks := s.newShare(treeShare), newPackLooks(ctx, s)
+	memory, looks := s.newKept(), newPackLooks(ctx, s, true)
+	looks.anew = &s.sparse
 	pages := make(chan *parentPage, pagesAhead)
 	t := &tree{
 		s: s, ctx: ctx, cancel: cancel, memory: memory, own: newIndex(),
-		files: newPacker(ctx, s, memory, maxPack), pages: s.newPages(ctx, memory),
+		files: newPacker(ctx, s, memory, maxPack, packsAtOnce), pages: s.newPages(ctx, memory, 1),
 		looks: looks, upper: upper, moved: &parentIndex{pages: manifest, looks: looks},
 	}
 	t.rows = inlineOr[treeRow]{cutter: cutter[treeRow]{kind: treeRows, out: t.enqueue}}
@@ -200,9 +201,8 @@ func (t *tree) keep(data []byte, d snapshot.Digest) ([]span, error) {
 	if err != nil {
 		return nil, err
 	}
-	spans := []span{sp}
-	t.own.add(d, int64(len(data)), spans)
-	return spans, nil
+	t.own.add(sp)
+	return []span{sp}, nil
 }
 
 func (t *tree) putLarge(ctx context.Context, r io.Reader) (snapshot.Digest, int64, error) {
@@ -238,7 +238,7 @@ func (t *tree) putLarge(ctx context.Context, r io.Reader) (snapshot.Digest, int6
 		}
 	}
 	d := snapshot.Digest(whole.Sum(nil))
-	t.own.add(d, size, all)
+	t.own.addLarge(d, all)
 	return d, size, nil
 }
 
@@ -255,6 +255,7 @@ func (t *tree) Finish(ctx context.Context) (snapshot.List, int64, error) {
 	if err != nil {
 		return snapshot.List{}, 0, err
 	}
+	t.looks.noteSparse()
 	return list, t.files.stored.Load(), nil
 }
 

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sync/errgroup"
 	"pgregory.net/rapid"
 
 	"sandkeep/internal/clustertest"
@@ -259,35 +258,6 @@ func TestTree_Memory(t *testing.T) {
 		t.Errorf("%d bytes live", peak)
 	} else {
 		t.Logf("%d MiB live", peak>>20)
-	}
-}
-
-// TestTree_SharesMemory writes large trees and lists at once with a budget for
-// less than one of them: each waits for its turn, and none for ever.
-func TestTree_SharesMemory(t *testing.T) {
-	_, js := newStore(t)
-	for _, budget := range []int64{1, 20 << 20} {
-		s, err := objstore.Open(t.Context(), js, objstore.Options{Store: "box", MemoryBytes: budget})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var group errgroup.Group
-		for i := range 4 {
-			group.Go(func() error {
-				m := &model{entries: map[string]snapshot.Entry{}, contents: map[snapshot.Digest][]byte{}}
-				for n, size := range []int{100, 900_000, 9 << 20, 3 << 20, 10} {
-					m.put(snapshot.Entry{Path: fmt.Sprint(n), Kind: snapshot.KindFile}, snapshottest.RandomBytes(uint64(budget)+uint64(i*10+n), size))
-				}
-				_, _, err := m.write(t.Context(), s, snapshot.List{})
-				if err == nil {
-					_, err = s.WriteItems(t.Context(), [][]byte{snapshottest.RandomBytes(uint64(i), 6<<20)}, snapshot.List{})
-				}
-				return err
-			})
-		}
-		if err := group.Wait(); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
