@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"sandkeep/internal/kvstore"
 	"sandkeep/internal/objstore"
 	"sandkeep/internal/snapshot"
@@ -31,6 +33,9 @@ func InitStore(ctx context.Context, l Link, c Common, b Buckets) (string, error)
 			return "", err
 		}
 	}
+	if err := roomy(ctx, l, c.Store, b.MaxBytes); err != nil {
+		return "", err
+	}
 	id, err := kvstore.Init(ctx, l.JS, kvstore.Config{Store: c.Store, Prefix: c.Prefix, Replicas: b.Replicas, MaxBytes: b.MaxBytes})
 	if err != nil {
 		return "", err
@@ -39,6 +44,28 @@ func InitStore(ctx context.Context, l Link, c Common, b Buckets) (string, error)
 		return "", err
 	}
 	return id, state.checkStore(c.Store, id)
+}
+
+// roomy refuses a limit that is lower than before and than what a bucket holds,
+// before any is changed: nothing would be lost, but nothing more stored.
+func roomy(ctx context.Context, l Link, store string, maxBytes int64) error {
+	if maxBytes == 0 {
+		return nil
+	}
+	for _, name := range append(objstore.StreamNames(store), kvstore.StreamName(store)) {
+		stream, err := l.JS.Stream(ctx, name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			continue
+		}
+		if err != nil {
+			return snapshot.Errorf(snapshot.StoreUnavailable, "stream %s can't be looked at; check the NATS servers, and that they have JetStream for this account", name).Because(err)
+		}
+		limit, held := stream.CachedInfo().Config.MaxBytes, int64(stream.CachedInfo().State.Bytes)
+		if held > maxBytes && (limit <= 0 || limit > maxBytes) {
+			return snapshot.Errorf(snapshot.BadRequest, "stream %s holds %d bytes, more than --max-bytes %d; give more than that; nothing was changed", name, held, maxBytes)
+		}
+	}
+	return nil
 }
 
 // findStore checks that a known store is there, with all of its buckets.

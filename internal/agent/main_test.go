@@ -15,11 +15,11 @@ import (
 
 	"sandkeep/internal/agent"
 	"sandkeep/internal/bus"
-	"sandkeep/internal/leaktest"
+	"sandkeep/internal/clustertest"
 	"sandkeep/internal/snapshot"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) { clustertest.Main(m) }
 
 func TestExitCode(t *testing.T) {
 	want := map[snapshot.Code]int{

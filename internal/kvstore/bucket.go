@@ -58,6 +58,7 @@ var defaultLimits = limits{call: 5 * time.Second, patience: 12 * time.Second, wh
 type bucket struct {
 	conn       transport
 	maxPayload func() int64
+	api        string // prefix of requests about streams
 	getSubject string // of leader reads
 	delSubject string // of removals that leave no marker
 	pre        string // subject of a key, in the stream

@@ -47,20 +47,15 @@ func eventsConfig(cfg Config, state jetstream.StreamConfig) jetstream.StreamConf
 // a stream's bytes when it is made: where there is less room, it keeps less.
 func makeEvents(ctx context.Context, js jetstream.JetStream, cfg Config, state jetstream.StreamConfig) error {
 	c := eventsConfig(cfg, state)
-	var err error
-	for {
-		_, err = js.CreateStream(ctx, c)
-		full := err != nil && errors.Is(streamError(err, cfg.Store), snapshot.StoreFull)
-		if !full || c.MaxBytes <= minEventsBytes {
-			break
-		}
+	stream, err := makeStream(ctx, js, c)
+	for err != nil && errors.Is(streamError(err, cfg.Store), snapshot.StoreFull) && c.MaxBytes > minEventsBytes {
 		c.MaxBytes /= 2
+		stream, err = makeStream(ctx, js, c)
 	}
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
-		err = checkEvents(ctx, js, c)
-	case err != nil:
-		err = streamError(err, cfg.Store)
+	if err != nil {
+		err = noRoom(c.Name, streamError(err, cfg.Store))
+	} else {
+		err = checkEvents(stream.CachedInfo().Config, c)
 	}
 	if err != nil {
 		return fmt.Errorf("make event stream of store %q: %w", cfg.Store, err)
@@ -69,12 +64,7 @@ func makeEvents(ctx context.Context, js jetstream.JetStream, cfg Config, state j
 }
 
 // checkEvents accepts a stream that was made before, also with another prefix.
-func checkEvents(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
-	stream, err := js.Stream(ctx, want.Name)
-	if err != nil {
-		return streamError(err, want.Name)
-	}
-	have := stream.CachedInfo().Config
+func checkEvents(have, want jetstream.StreamConfig) error {
 	ours := slices.ContainsFunc(have.Sources, func(s *jetstream.StreamSource) bool { return s.Name == want.Sources[0].Name })
 	if !ours || len(have.Subjects) > 0 {
 		return snapshot.Errorf(snapshot.FormatUnsupported, "stream %s is not the event stream of this store; remove or rename it, or use another --store", want.Name)

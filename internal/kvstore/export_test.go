@@ -61,6 +61,13 @@ func (s *Store) MarkDeleted(ctx context.Context, id snapshot.ThreadID) error {
 	return err
 }
 
+// ChangeLimit does what Init does with a limit, each request through a function.
+func ChangeLimit(ctx context.Context, js jetstream.JetStream, store string, maxBytes int64, f func(Round) Round) error {
+	b := newBucket(js, store)
+	b.conn = f(b.conn.RequestMsgWithContext)
+	return b.resize(ctx, StreamName(store), 0, maxBytes)
+}
+
 // The keys of a store.
 var (
 	ThreadKey   = threadKey

@@ -20,15 +20,18 @@ const (
 	markerTTL = 10 * time.Minute // of the markers that wake those who wait for a lease
 )
 
-// Config says how Init makes a bucket and a stream of events that are not there
-// yet. The stream takes replicas and storage from the bucket.
+// Config says how Init makes a bucket and a stream of events. A new stream takes
+// replicas and storage from the bucket.
 type Config struct {
 	Store    string
 	Prefix   string                // of the subjects of events, "sandbox" if ""
-	Replicas int                   // 1 if 0
-	MaxBytes int64                 // no limit if 0
-	Storage  jetstream.StorageType // file by default
+	Replicas int                   // 0: 1 for new ones, others stay as they are
+	MaxBytes int64                 // of the bucket; 0: no limit for a new one, others stay as they are
+	Storage  jetstream.StorageType // of new ones; file by default
 }
+
+// StreamName is the name of the stream of a store's state bucket.
+func StreamName(store string) string { return "KV_" + BucketName(store) }
 
 // BucketName is the name of a store's state bucket; its stream is "KV_" + that.
 func BucketName(store string) string { return store + "-state" }
@@ -43,8 +46,9 @@ func checkStoreName(name string) error {
 }
 
 // Init makes the state bucket and the stream of events and writes the store's
-// identity, once; later calls return the identity that is there. An existing
-// bucket keeps its size and replicas, an existing stream its prefix.
+// identity, once; later calls return the identity that is there, and change
+// replicas and limit if cfg names different ones. Every other setting stays as
+// it is, the prefix of events too.
 func Init(ctx context.Context, js jetstream.JetStream, cfg Config) (storeID string, err error) {
 	if err := checkStoreName(cfg.Store); err != nil {
 		return "", err
@@ -53,24 +57,43 @@ func Init(ctx context.Context, js jetstream.JetStream, cfg Config) (storeID stri
 	if err := checkPrefix(cfg.Prefix); err != nil {
 		return "", err
 	}
-	stream, err := js.CreateStream(ctx, streamConfig(cfg))
-	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		stream, err = js.Stream(ctx, "KV_"+BucketName(cfg.Store))
-	}
+	stream, err := makeStream(ctx, js, streamConfig(cfg))
 	if err != nil {
-		return "", fmt.Errorf("make state bucket of store %q: %w", cfg.Store, streamError(err, cfg.Store))
+		return "", fmt.Errorf("make state bucket of store %q: %w", cfg.Store, noRoom(StreamName(cfg.Store), streamError(err, cfg.Store)))
 	}
-	if err := checkStream(stream.CachedInfo().Config); err != nil {
-		return "", err
-	}
-	if err := makeEvents(ctx, js, cfg, stream.CachedInfo().Config); err != nil {
+	state := stream.CachedInfo().Config
+	if err := checkStream(state); err != nil {
 		return "", err
 	}
 	b := newBucket(js, cfg.Store)
+	if err := b.resize(ctx, state.Name, cfg.Replicas, cfg.MaxBytes); err != nil {
+		return "", err
+	}
+	state.Replicas, state.MaxBytes = cmp.Or(cfg.Replicas, state.Replicas), cmp.Or(cfg.MaxBytes, state.MaxBytes)
+	if err := makeEvents(ctx, js, cfg, state); err != nil {
+		return "", err
+	}
+	if err := b.resize(ctx, EventsName(cfg.Store), cfg.Replicas, 0); err != nil {
+		return "", err
+	}
 	if storeID, err = b.identify(ctx); err == nil {
-		b.fillReserve(ctx, reserveSize(stream.CachedInfo().Config.MaxBytes))
+		b.fillReserve(ctx, reserveSize(state.MaxBytes))
 	}
 	return storeID, err
+}
+
+// makeStream returns a stream, after it has made it if need be. A full server
+// has no room to make it also if it is there.
+func makeStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) (jetstream.Stream, error) {
+	stream, err := js.CreateStream(ctx, want)
+	there := errors.Is(err, jetstream.ErrStreamNameAlreadyInUse)
+	if there || err != nil && errors.Is(streamError(err, ""), snapshot.StoreFull) {
+		found, looked := js.Stream(ctx, want.Name)
+		if looked == nil || there {
+			return found, looked
+		}
+	}
+	return stream, err
 }
 
 // identify returns the store's identity, after it has given it one if need be.
@@ -100,7 +123,7 @@ func streamConfig(cfg Config) jetstream.StreamConfig {
 		maxBytes = -1
 	}
 	return jetstream.StreamConfig{
-		Name: "KV_" + bucket, Subjects: []string{"$KV." + bucket + ".>"},
+		Name: StreamName(cfg.Store), Subjects: []string{"$KV." + bucket + ".>"},
 		Description:       "state of the checkpoint store " + cfg.Store,
 		Metadata:          map[string]string{"sandbox.format": fmt.Sprint(format), "sandbox.role": "state"},
 		MaxMsgsPerSubject: 1, // with more, an expired lease shows its older value again

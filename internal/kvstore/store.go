@@ -128,7 +128,7 @@ func newBucket(js jetstream.JetStream, store string) *bucket {
 			api += "."
 		}
 	}
-	b := &bucket{conn: js.Conn(), maxPayload: js.Conn().MaxPayload, limits: defaultLimits,
+	b := &bucket{conn: js.Conn(), maxPayload: js.Conn().MaxPayload, limits: defaultLimits, api: api,
 		getSubject: api + "STREAM.MSG.GET.KV_" + name, delSubject: api + "STREAM.PURGE.KV_" + name, pre: "$KV." + name + "."}
 	b.putPre = b.pre
 	if api != jetstream.DefaultAPIPrefix {

@@ -1,6 +1,7 @@
 package objstore_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -8,8 +9,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"sandkeep/internal/clustertest"
 	"sandkeep/internal/objstore"
 	"sandkeep/internal/snapshot"
 )
@@ -83,8 +86,44 @@ func TestInit_KeepsSettings(t *testing.T) {
 	}
 }
 
+// TestInit_ChangeIsWrittenBack has another client write back, with every bucket,
+// what it has read before.
+func TestInit_ChangeIsWrittenBack(t *testing.T) {
+	js := connect(t, startServer(t))
+	if err := objstore.Init(t.Context(), js, objstore.Config{Store: "box"}); err != nil {
+		t.Fatal(err)
+	}
+	updates := map[string]int{}
+	fault := func(ctx context.Context, msg *nats.Msg, send objstore.Send) (*nats.Msg, error) {
+		reply, err := send(ctx, msg)
+		if _, name, ok := strings.Cut(msg.Subject, ".STREAM.UPDATE."); ok {
+			if updates[name]++; updates[name] == 1 {
+				cfg := stream(t, js, strings.TrimPrefix(name, "OBJ_")).CachedInfo().Config
+				cfg.MaxBytes = -1
+				_, err = js.UpdateStream(ctx, cfg)
+			}
+		}
+		return reply, err
+	}
+	err := objstore.InitThrough(t.Context(), js, objstore.Config{Store: "box", MaxBytes: 9 << 20}, fault)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range objstore.StreamNames("box") {
+		if limit := stream(t, js, strings.TrimPrefix(name, "OBJ_")).CachedInfo().Config.MaxBytes; limit != 9<<20 || updates[name] != 2 {
+			t.Errorf("%s: limit %d after %d updates", name, limit, updates[name])
+		}
+	}
+}
+
 func TestInit_Refuses(t *testing.T) {
 	js := connect(t, startServer(t))
+	if !clustertest.On() { // which may get another server yet, and says so
+		err := objstore.Init(t.Context(), js, objstore.Config{Store: "big", MaxBytes: 1 << 60})
+		if !errors.Is(err, snapshot.StoreFull) || !strings.Contains(snapshot.AsError(err).Message, "give a smaller --max-bytes") {
+			t.Errorf("more than the servers have: %v", err)
+		}
+	}
 	if err := objstore.Init(t.Context(), js, objstore.Config{Store: "a b"}); !errors.Is(err, snapshot.BadRequest) {
 		t.Errorf("bad name: %v", err)
 	}
