@@ -16,6 +16,7 @@ import (
 	"sandkeep/internal/agent"
 	"sandkeep/internal/bus"
 	"sandkeep/internal/leaktest"
+	"sandkeep/internal/snapshot"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -133,7 +134,9 @@ func TestCommands(t *testing.T) {
 		t.Errorf("ls of a directory has more: %q", out)
 	}
 	m.want(4, `nothing at or under "none"`, "ls", "c1", "none")
-	m.want(0, `{"entries":[]}`, "ls", "c1", "none", "--json")
+	if out := m.want(4, `nothing at or under "none"`, "ls", "c1", "none", "--json"); out != "{\"entries\":[]}\n" {
+		t.Errorf("ls --json of nothing prints %q", out)
+	}
 	m.want(0, "sub/f", "ls", "c1", "sub/f")
 	m.want(0, "empty/", "ls", "c1", "empty")
 	m.want(0, "hello\n", "cat", "c1", "sub/f")
@@ -275,8 +278,6 @@ func TestRequest(t *testing.T) {
 func TestMessages_InFlags(t *testing.T) {
 	m := newMachine(t).start()
 	m.want(1, `thread "destinationThreadId" can't be forked into itself; choose another <destination> (`, "fork", "destinationThreadId", "destinationThreadId")
-	m.want(1, "agent: --wait is -1000,", "save", "t", "--wait=-1s")
-	m.want(1, "agent: --wait is -1000,", "writer", "acquire", "t", "--wait=-1s")
 	m.want(2, "agent: <thread> is empty; give 1 to 500 bytes of Unicode text\n", "save", "")
 	m.want(2, "agent: --id has 501 bytes; at most 500 are allowed\n", "save", "t", "--id", strings.Repeat("x", 501))
 	m.want(4, "`agent log` shows those of a thread", "ls", "none")
@@ -286,6 +287,50 @@ func TestMessages_InFlags(t *testing.T) {
 		t.Errorf("with --json: %s", out)
 	}
 	m.want(1, "agent: threadId is empty;", "request", "checkpoint.head", `{"threadId":""}`)
+}
+
+// Times are told as they are given, before anybody is asked.
+func TestNegativeTimes(t *testing.T) {
+	m := newMachine(t)
+	m.want(2, "agent: --wait -1s is negative\n", "save", "t", "--wait=-1s")
+	m.want(2, "agent: --wait -1.5s is negative\n", "fork", "t", "u", "--wait=-1500ms")
+	m.want(2, "--ttl -1s is negative\n", "lock", "acquire", "l", "--ttl=-1s", "--wait=-1s")
+	m.want(2, "agent: --timeout -1s is negative\n", "head", "t", "--timeout=-1s")
+}
+
+// Whatever fails, a program reads the same object.
+func TestErrors_JSON(t *testing.T) {
+	m := newMachine(t)
+	server := m.server()
+	for _, tc := range []struct {
+		code int
+		want snapshot.Code
+		args []string
+	}{
+		{6, snapshot.StoreUnavailable, []string{"--server", "nats://127.0.0.1:1", "head", "t"}},
+		{6, snapshot.StoreUnavailable, []string{"--server", "nats://127.0.0.1:1", "init"}},
+		{6, snapshot.StoreUnavailable, []string{"--server", server.URL, "--token", "wrong", "log", "t"}},
+		{6, snapshot.StoreUnavailable, []string{"head", "t"}}, // nobody serves
+		{1, snapshot.BadRequest, []string{"init", "--replicas", "3"}},
+	} {
+		code, out, text := m.run("", append([]string{"--json"}, tc.args...)...)
+		var reply struct {
+			Error struct {
+				Code      snapshot.Code
+				Message   string
+				Retryable *bool
+				Details   map[string]any
+			}
+		}
+		err := json.Unmarshal([]byte(out), &reply) // one document
+		if e := reply.Error; err != nil || code != tc.code || e.Code != tc.want || e.Message == "" || e.Retryable == nil || e.Details == nil || text == "" {
+			t.Errorf("%q: %d %q %q %v", tc.args, code, out, text, err)
+		}
+	}
+	m.want(6, `{"error":{"code":"SANDBOX_STORE_UNAVAILABLE"`, "--server", "nats://127.0.0.1:1", "request", "checkpoint.head")
+	if _, out, _ := m.run("", "--server", "nats://127.0.0.1:1", "head", "t"); out != "" {
+		t.Errorf("without --json: %q", out)
+	}
 }
 
 func TestUnavailable(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -68,7 +67,7 @@ func (k *caller) call(ctx context.Context, subject string, request, reply any) e
 	}
 	out, err := k.send(ctx, k.Subject(subject), withTimeout(raw, k.timeout))
 	if err != nil {
-		return k.fail(err)
+		return err
 	}
 	if k.json {
 		if _, err := fmt.Fprintf(k.std.Out, "%s\n", out); err != nil {
@@ -95,17 +94,12 @@ func (k *caller) send(ctx context.Context, subject string, request []byte) ([]by
 	return out, nil
 }
 
-// fail prints the error reply with --json; the error itself is for people.
-func (k *caller) fail(err error) error {
-	e, ok := errors.AsType[*snapshot.Error](err)
-	if !k.json || !ok {
-		return err
+// PrintFault writes an error with --json, in the shape of an error reply, unless
+// a reply that is printed says the same.
+func (c *cli) PrintFault(w io.Writer, e *snapshot.Error) error {
+	if !c.JSON || c.answered {
+		return nil
 	}
-	return errors.Join(err, printFault(k.std.Out, e))
-}
-
-// printFault writes an error in the shape of an error reply.
-func printFault(w io.Writer, e *snapshot.Error) error {
 	details := e.Details
 	if details == nil {
 		details = map[string]any{} // always an object

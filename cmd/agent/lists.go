@@ -96,7 +96,8 @@ func (c *lsCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
 			}
 			return nil
 		})
-		if err == nil && !found && c.Under != "" && !k.json {
+		if err == nil && !found && c.Under != "" {
+			top.answered = true
 			return snapshot.Errorf(snapshot.MissingEntry, "checkpoint %q has nothing at or under %q; `agent ls` without a path lists all", c.Checkpoint, c.Under)
 		}
 		return err

@@ -18,6 +18,7 @@ type cli struct {
 	bus.ConnectOptions
 	JSON        bool             `name:"json" help:"Print the reply as it came: one JSON document a line, and one a page where there are several."`
 	ShowVersion kong.VersionFlag `name:"version" env:"-" help:"Print the version."`
+	answered    bool             // --json has printed a reply that says what the error does
 
 	Init     initCmd     `cmd:"" settings:"" help:"Make the buckets of a store."`
 	Serve    serveCmd    `cmd:"" settings:"" help:"Answer requests until SIGTERM."`

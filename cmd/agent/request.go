@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
 
 	"sandkeep/internal/agent"
-	"sandkeep/internal/snapshot"
 )
 
 type requestCmd struct {
@@ -18,15 +16,13 @@ type requestCmd struct {
 
 // Run sends the request as it is and prints the reply as it came, errors too.
 func (c *requestCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
+	top.JSON = true
 	body, err := argument(std, c.JSON)
 	if err != nil {
 		return err
 	}
 	return top.with(ctx, std, func(ctx context.Context, k *caller) error {
 		reply, err := k.send(ctx, k.Subject(strings.TrimPrefix(c.Subject, top.Prefix+".")), body)
-		if e, ok := errors.AsType[*snapshot.Error](err); ok {
-			return errors.Join(err, printFault(std.Out, e))
-		}
 		if err != nil {
 			return err
 		}

@@ -11,8 +11,11 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
+
+	"sandkeep/internal/snapshot"
 )
 
 // Version is the program's version, set by the linker from the tag.
@@ -27,11 +30,17 @@ type IO struct {
 }
 
 // Program is what a command line is parsed into: CLI is a kong structure whose
-// Run methods take a context.Context and an IO.
+// Run methods take a context.Context and an IO. If it is a FaultPrinter, every
+// error with a code that a command ends with is shown to it.
 type Program struct {
 	Name        string
 	Description string
 	CLI         any
+}
+
+// FaultPrinter prints an error for programs, beside the sentence for people.
+type FaultPrinter interface {
+	PrintFault(w io.Writer, e *snapshot.Error) error
 }
 
 // Main runs the program and ends the process. The first SIGINT or SIGTERM ends
@@ -62,7 +71,14 @@ func (p Program) Run(ctx context.Context, std IO, args []string) int {
 	}
 	parsed.BindTo(ctx, (*context.Context)(nil))
 	parsed.Bind(std)
-	err = parsed.Run()
+	if err = negative(parsed); err == nil {
+		err = parsed.Run()
+	}
+	if e, ok := errors.AsType[*snapshot.Error](err); ok {
+		if cli, ok := p.CLI.(FaultPrinter); ok {
+			err = errors.Join(err, cli.PrintFault(std.Out, e))
+		}
+	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) && !errors.Is(err, ErrInterrupted) {
 		err = ErrInterrupted
 	}
@@ -70,6 +86,17 @@ func (p Program) Run(ctx context.Context, std IO, args []string) int {
 		fmt.Fprintf(std.Err, "%s: %s\n", p.Name, inFlags(Sentence(err), parsed.Selected()))
 	}
 	return ExitCode(err)
+}
+
+// negative finds times below zero, which no flag takes.
+func negative(parsed *kong.Context) error {
+	var faults []error
+	for _, f := range parsed.Flags() {
+		if d, ok := f.Target.Interface().(time.Duration); ok && d < 0 {
+			faults = append(faults, fmt.Errorf("--%s %s is negative", f.Name, d))
+		}
+	}
+	return usage(faults...)
 }
 
 // parser makes the command line. A host name or a home that the machine doesn't
