@@ -169,6 +169,18 @@ func (t *tree) Put(ctx context.Context, r io.Reader) (snapshot.Digest, int64, er
 	return d, int64(n), err
 }
 
+// PutBytes keeps a content that its caller has hashed.
+func (t *tree) PutBytes(ctx context.Context, data []byte, d snapshot.Digest) error {
+	if t.closed {
+		return errFinished
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	_, err := t.keep(data, d)
+	return err
+}
+
 // fill reads a content into the buffer, or the first maxContent+1 bytes of a
 // large one. The buffer grows as needed, since most trees have small files only.
 func (t *tree) fill(ctx context.Context, r io.Reader) (n int, err error) {

@@ -186,6 +186,9 @@ type TreeWriter interface {
 	Known(path string, d Digest, size int64) bool
 	// Put reads r to its end and keeps what it read.
 	Put(ctx context.Context, r io.Reader) (Digest, int64, error)
+	// PutBytes keeps a content of at most 64 KiB, which its caller has hashed,
+	// but not data itself.
+	PutBytes(ctx context.Context, data []byte, d Digest) error
 	// Add appends an entry; a file's content was Put or is Known.
 	Add(ctx context.Context, e Entry) error
 	// Finish stores what is left. Every byte that the list refers to is

@@ -62,8 +62,9 @@ func (t *Trees) Capture(ctx context.Context, dir string, pol snapshot.Policy, ca
 // newCapture makes the walk of an open directory ready. It must be closed.
 func (t *Trees) newCapture(root *os.File, rules *policy, pol snapshot.Policy, cacheKey string, w snapshot.TreeWriter) *capture {
 	start := time.Now()
+	cache := t.openCache(root, pol, cacheKey, start)
 	return &capture{t: t, w: w, root: root, start: start, report: newReport(t.redactor),
-		cache: t.openCache(root, pol, cacheKey, start), scan: t.newScan(rules, handle(root.Fd()))}
+		cache: cache, scan: t.newScan(rules, handle(root.Fd()), cache.misses)}
 }
 
 func (c *capture) close() {

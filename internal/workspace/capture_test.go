@@ -224,7 +224,8 @@ func TestCapture_SwappedDirectory(t *testing.T) {
 
 func TestCapture_GrowingFile(t *testing.T) {
 	b := newBench(t)
-	b.write("log", "start")
+	const start = maxEarlyFile + 1 // not read ahead
+	b.write("log", strings.Repeat("x", start))
 	file := filepath.Join(b.ws, "log")
 	grow := func() {
 		f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
@@ -241,17 +242,17 @@ func TestCapture_GrowingFile(t *testing.T) {
 	_, err := b.Capture(t.Context(), b.ws, snapshot.Policy{Strict: true}, "", newMemTree())
 	wantCode(t, err, snapshot.WorkspaceChanged)
 
-	must(t, os.Truncate(file, 5))
+	must(t, os.Truncate(file, start))
 	b.at("read", "log", 1, grow) // once: the second read is good
 	tree, got = b.capture(snapshot.Policy{})
-	if e := tree.find(t, "log"); e.Size != 5+100<<10 || len(got.Coverage.Unstable) != 0 || tree.puts != 2 {
+	if e := tree.find(t, "log"); e.Size != start+100<<10 || len(got.Coverage.Unstable) != 0 || tree.puts != 2 {
 		t.Errorf("size %d, %d puts, coverage %+v", e.Size, tree.puts, got.Coverage)
 	}
 }
 
 func TestCapture_TruncatedAndReplacedFile(t *testing.T) {
 	b := newBench(t)
-	b.write("f", strings.Repeat("old", 1000))
+	b.write("f", strings.Repeat("old", maxEarlyFile))
 	b.at("read", "f", 1, func() { must(t, os.Truncate(filepath.Join(b.ws, "f"), 0)) })
 	tree, got := b.capture(snapshot.Policy{})
 	if e := tree.find(t, "f"); e.Size != 0 || tree.puts != 2 || len(got.Coverage.Unstable) != 0 {
@@ -426,7 +427,7 @@ func TestCapture_DirectoryEmptiedMeanwhile(t *testing.T) {
 	if tree.paths() != "d d.txt" || len(got.Coverage.Unstable) != 0 {
 		t.Errorf("emptied before it was listed: paths are %q, coverage %+v", tree.paths(), got.Coverage)
 	}
-	b.write("d/x", "1")
+	b.write("d/x", strings.Repeat("1", maxEarlyFile+1)) // not read ahead
 	opened := 0
 	b.at("open", "d/x", 2, func() {
 		if opened++; opened == 2 { // the first one shows that the directory needs no entry

@@ -69,6 +69,9 @@ func (d *difference) Put(_ context.Context, r io.Reader) (snapshot.Digest, int64
 	return snapshot.Digest(sum.Sum(nil)), n, err
 }
 
+// PutBytes has nothing to do.
+func (d *difference) PutBytes(context.Context, []byte, snapshot.Digest) error { return nil }
+
 // Add compares an entry of the directory.
 func (d *difference) Add(_ context.Context, is snapshot.Entry) error {
 	if !isWithin(is.Path, d.x.to.Prefix) {

@@ -45,6 +45,7 @@ type part struct {
 	dir    *dir
 	names  []name
 	places []place // what the scan found out about the names
+	unread int     // places before this one were looked at by who reads ahead
 	job
 }
 
@@ -64,6 +65,7 @@ type place struct {
 	target string // of a link
 	note   string // the rule that excludes the name, or why it can't be kept
 	err    error
+	early  *early // nil: nothing to be read ahead
 }
 
 type what uint8

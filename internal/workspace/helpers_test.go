@@ -58,6 +58,18 @@ func (m *memTree) Put(_ context.Context, r io.Reader) (snapshot.Digest, int64, e
 	return d, int64(len(b)), nil
 }
 
+func (m *memTree) PutBytes(_ context.Context, data []byte, d snapshot.Digest) error {
+	if m.putErr != nil {
+		return m.putErr
+	}
+	m.puts++
+	if d != sha256.Sum256(data) {
+		return fmt.Errorf("digest %s is not that of the bytes", d)
+	}
+	m.contents[d] = bytes.Clone(data)
+	return nil
+}
+
 func (m *memTree) Add(_ context.Context, e snapshot.Entry) error {
 	if n := len(m.entries); n > 0 && m.entries[n-1].Path >= e.Path {
 		return fmt.Errorf("entry %q after %q", e.Path, m.entries[n-1].Path)

@@ -72,9 +72,9 @@ func kindName(mode uint32) string {
 	return "not a file, directory or symbolic link"
 }
 
-// open opens a regular file without following or waiting for anything.
-func (c *capture) open(d *dir, p *place) (handle, attr, error) {
-	if err := c.t.fault("open", p.path); err != nil {
+// openFile opens a regular file without following or waiting for anything.
+func (s *scan) openFile(d *dir, p *place) (handle, attr, error) {
+	if err := s.fault("open", p.path); err != nil {
 		return noHandle, attr{}, err
 	}
 	f, err := d.handle.open(d.base(p.path), 0)
@@ -95,15 +95,20 @@ func (c *capture) open(d *dir, p *place) (handle, attr, error) {
 // file captures a regular file, from the stat cache or by reading it. It
 // returns errReplaced to be called again.
 func (c *capture) file(ctx context.Context, d *dir, p *place, last bool) error {
+	early := c.takeEarly(p)
 	if c.doomed() {
 		return nil
 	}
 	if row, hit := c.cache.lookup(p.path, p.stat); hit && c.w.Known(p.path, row.digest(), p.size) {
 		got := content{row.digest(), p.size, row.redactions()}
 		c.cache.keepRow()
+		early.release()
 		return c.addFile(ctx, p.path, p.attr, got)
 	}
-	f, before, err := c.open(d, p)
+	if early != nil {
+		return c.putEarly(ctx, p.path, early)
+	}
+	f, before, err := c.scan.openFile(d, p)
 	switch {
 	case errors.Is(err, errReplaced):
 		return err
@@ -126,10 +131,7 @@ func (c *capture) readFile(ctx context.Context, path string, f openFile, last bo
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		if err := c.t.fault("read", path); err != nil {
-			return 0, err
-		}
-		return f.Read(p)
+		return c.scan.readSome(f, path, p)
 	}, left: f.before.size + readSlack}
 	got, err := c.put(ctx, path, src)
 	switch {

@@ -27,6 +27,7 @@ func (s *scan) scan(p *part) (next []*part) {
 		at := &p.places[i]
 		at.path = n.path
 		s.judge(d, at, n.kind)
+		s.want(d, at)
 		if at.child != nil {
 			next = append(next, &at.child.first)
 		}

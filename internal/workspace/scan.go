@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"errors"
 	"runtime"
+
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +26,7 @@ type scan struct {
 	redactor  *Redactor
 	forbidden []stat
 	fault     func(op, path string) error
+	isNew     func(stat) bool // that the stat cache can't have it
 	root      *dir
 
 	workers sync.WaitGroup
@@ -33,13 +35,14 @@ type scan struct {
 	mu      sync.Mutex
 	work    sync.Cond  // workers wait for something to do
 	done    sync.Cond  // the walk waits for a worker
-	queue   *list.List // of the parts that are not done, in path order
+	queue   *list.List // of the parts that are not done or have unread files, in path order
 	opened  map[*dir]struct{}
 	ahead   int // names and places
 	handles int // of directories
 	full    bool
 	waiting int // workers
 	closed  bool
+	reads   reads
 }
 
 // job is the state of a part in the queue.
@@ -56,16 +59,15 @@ const (
 	scanned
 )
 
-func (t *Trees) newScan(rules *policy, root handle) *scan {
-	s := &scan{policy: rules, redactor: t.redactor, forbidden: statsOf(t.forbidden()), fault: t.fault,
+func (t *Trees) newScan(rules *policy, root handle, isNew func(stat) bool) *scan {
+	s := &scan{policy: rules, redactor: t.redactor, forbidden: statsOf(t.forbidden()), fault: t.fault, isNew: isNew,
 		queue: list.New(), opened: map[*dir]struct{}{}}
 	s.work.L, s.done.L = &s.mu, &s.mu
 	s.root = newDir(nil, "", &matches{})
 	s.root.handle = root
 	s.root.first.at = s.queue.PushBack(&s.root.first)
-	// With the walk they are as many as can run; a single processor still has
-	// one that goes on while the walk waits for the disk.
-	for range min(max(runtime.GOMAXPROCS(0)-1, 1), maxScanners) {
+	// With the walk they are one more than can run: one of them waits for the disk.
+	for range min(runtime.GOMAXPROCS(0), maxScanners) {
 		s.workers.Go(s.runAhead)
 	}
 	return s
@@ -87,6 +89,9 @@ func (s *scan) runAhead() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for !s.closed {
+		if s.readNext() {
+			continue
+		}
 		if p := s.next(); p != nil {
 			s.run(p, true)
 			continue
@@ -100,7 +105,7 @@ func (s *scan) runAhead() {
 // next is the nearest part that nobody has begun, if there is room for it.
 func (s *scan) next() *part {
 	s.full = s.full || s.ahead >= maxAhead || s.handles >= maxOpenAhead
-	if s.full {
+	if s.full || s.reads.files >= maxUnread {
 		return nil
 	}
 	for e := s.queue.Front(); e != nil; e = e.Next() {
@@ -129,14 +134,18 @@ func (s *scan) run(p *part, ahead bool) {
 		n.at = s.queue.InsertAfter(n, at)
 		at = n.at
 	}
-	s.queue.Remove(p.at)
+	wanted := p.wanted()
+	if s.reads.files += wanted; wanted == 0 {
+		s.queue.Remove(p.at)
+		p.at = nil
+	}
 	s.ahead += len(p.places)
 	if p.isFirst() && p.dir.handle != noHandle {
 		s.opened[p.dir] = struct{}{}
 		s.handles++
 		s.ahead += p.dir.count
 	}
-	if len(next) > 0 && s.waiting > 0 && !s.full {
+	if len(next)+wanted > 0 && s.waiting > 0 && !s.full {
 		s.work.Broadcast()
 	}
 }
@@ -188,6 +197,9 @@ func (s *scan) pass(p *part) {
 	defer s.mu.Unlock()
 	n := len(p.places)
 	p.places = nil
+	if p.at != nil {
+		s.queue.Remove(p.at)
+	}
 	s.release(n)
 }
 

@@ -59,6 +59,85 @@ func TestScan_PathOrder(t *testing.T) {
 	}
 }
 
+// slowly takes as long as a read from a slow disk.
+func slowly() {
+	for start := time.Now(); time.Since(start) <= slowRead; {
+		runtime.Gosched()
+	}
+}
+
+// When reads are slow, small files are read ahead of the walk, as far as the bound.
+func TestScan_ReadsAhead(t *testing.T) {
+	b := newBench(t, "secret42")
+	var want []string
+	for i := range 4 * maxEarly / earlyRoom {
+		at := fmt.Sprintf("d%d/f%03d", i%10, i)
+		b.write(at, at)
+		want = append(want, at)
+	}
+	large := strings.Repeat("x", maxEarlyFile+1)
+	b.write("a", large, "b", large, "d0/f000", strings.Repeat("secret42", 7), "d0/empty", "")
+	want = append(want, "a", "b", "d0/empty")
+	slices.Sort(want)
+	var read atomic.Int64
+	b.fault = func(op, path string) error {
+		switch {
+		case op == "read" && path == "a":
+			slowly()
+		case op == "read" && path == "b":
+			until(t, func() bool { return read.Load() >= maxEarly/earlyRoom })
+			if n := read.Load(); n > maxEarly/earlyRoom+maxScanners {
+				t.Errorf("%d files were read ahead", n)
+			}
+		case op == "read":
+			read.Add(1)
+		}
+		return nil
+	}
+	tree, got := b.capture(snapshot.Policy{})
+	if tree.paths() != strings.Join(want, " ") || got.Coverage.Redactions != 7 || got.Coverage.Phases["read"].Count != int64(len(want)) {
+		t.Errorf("%d of %d entries, coverage %+v", len(tree.entries), len(want), got.Coverage)
+	}
+	for _, e := range tree.entries {
+		if data := string(tree.contents[e.Digest]); strings.HasPrefix(e.Path, "d") && e.Path != "d0/empty" && e.Path != "d0/f000" && data != e.Path {
+			t.Errorf("%s has %q", e.Path, data)
+		}
+	}
+}
+
+// What was read ahead stands, whatever comes then; what could not be is read by
+// the walk.
+func TestScan_WrittenAfterReadAhead(t *testing.T) {
+	b := newBench(t)
+	large := strings.Repeat("x", maxEarlyFile+1)
+	b.write("a", large, "a2", large, "b", "old", "c", "old", "d", "old")
+	var opened, failed atomic.Int64
+	b.fault = func(op, path string) error {
+		switch {
+		case op == "open" && path == "c" && failed.Add(1) == 1:
+			opened.Add(1)
+			return syscall.EIO
+		case op == "open" && path == "d":
+			opened.Add(1)
+		case op == "read" && path == "a":
+			slowly()
+		case op == "read" && path == "a2":
+			until(t, func() bool { return opened.Load() >= 2 })
+			b.write("b", "newer", "c", "newer")
+		}
+		return nil
+	}
+	tree, got := b.capture(snapshot.Policy{})
+	for path, want := range map[string]string{"b": "old", "c": "newer", "d": "old"} {
+		if e := tree.find(t, path); string(tree.contents[e.Digest]) != want || e.Size != int64(len(want)) {
+			t.Errorf("%s has %q", path, tree.contents[e.Digest])
+		}
+	}
+	if len(got.Coverage.Unstable) != 0 {
+		t.Errorf("unstable: %v", got.Coverage.Unstable)
+	}
+}
+
 func handles(t *testing.T) int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")

@@ -27,6 +27,7 @@ type statCache struct {
 	device uint64
 	head   []byte   // magic and key
 	old    *os.File // nil: none that can be used
+	oldEnd int64    // when the old rows were written: nothing newer is in them
 	in     *bufio.Reader
 	row    cacheRow // of old: the first one that was not passed; nil at the end
 	at     int64    // where that begins
@@ -75,6 +76,9 @@ func (c *statCache) openOld() {
 		_ = f.Close()
 		return
 	}
+	if fi, err := f.Stat(); err == nil {
+		c.oldEnd = fi.ModTime().UnixNano()
+	}
 	c.old, c.in, c.at = f, in, int64(len(head))
 	c.peek()
 }
@@ -110,6 +114,12 @@ func (c *statCache) lookup(path string, s stat) (cacheRow, bool) {
 
 func (c *statCache) isHit(row cacheRow, path string, s stat) bool {
 	return row != nil && s.device == c.device && string(row.path()) == path && row.is(s)
+}
+
+// misses reports whether no lookup can find the file. It may be called at any
+// time and by several goroutines.
+func (c *statCache) misses(s stat) bool {
+	return c == nil || c.old == nil || s.ctime > c.oldEnd || s.device != c.device
 }
 
 // foresees reports whether a lookup that is due later will find the file. It

@@ -143,7 +143,7 @@ func (c *capture) isKept(ctx context.Context, d *dir, p *place) (bool, error) {
 	case c.cache.foresees(p.path, p.stat):
 		return true, nil // it was read before, and its permissions are as they were
 	}
-	f, _, err := c.open(d, p)
+	f, _, err := c.scan.openFile(d, p)
 	if err != nil {
 		return false, nil
 	}

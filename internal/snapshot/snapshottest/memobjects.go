@@ -252,6 +252,11 @@ func (t *memoryTree) Put(_ context.Context, r io.Reader) (snapshot.Digest, int64
 	return d, int64(len(data)), nil
 }
 
+func (t *memoryTree) PutBytes(_ context.Context, data []byte, d snapshot.Digest) error {
+	t.put[d] = bytes.Clone(data)
+	return nil
+}
+
 func (t *memoryTree) Add(ctx context.Context, e snapshot.Entry) error {
 	if err := t.check(e); err != nil {
 		return err
