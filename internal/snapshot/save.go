@@ -244,7 +244,7 @@ func (s *Service) resume(ctx context.Context, in staged) (box Sandbox, err error
 func (s *Service) lockSandbox(ctx context.Context, key InstanceKey, fn func(context.Context) error) error {
 	err := s.Leases.Lock(ctx, LockName("sandbox:"+string(key)), lockWait, fn)
 	if errors.Is(err, LockLost) {
-		return Errorf(Busy, "the worker was held up and lost its lock on the sandbox; nothing was changed, send the request again").Because(err)
+		return Errorf(Busy, "the worker was held up and lost its lock on the sandbox before it was done; send the request again").Because(err)
 	}
 	return err
 }
@@ -273,7 +273,7 @@ func (s *Service) reusable(rec *Instance, in staged) error {
 	}
 	switch {
 	case rec == nil:
-		return missing("there is no instance record under its key")
+		return missing("there is no instance record under its key, which depends on the definition and what that leaves out")
 	case rec.ThreadID != in.ThreadID:
 		return missing("the instance record under its key belongs to another thread")
 	case rec.Provider != in.def.Provider:
