@@ -67,6 +67,27 @@ func TestAppend_OwnPointerMeanwhile(t *testing.T) {
 	}
 }
 
+// A head that goes between the looks at the thread and at the slot leaves a
+// thread with another head, whatever a dead writer left in that slot.
+func TestNewest_HeadGoesMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	s := w.open(t, options())
+	wr := acquire(t, s, "t")
+	if err := errors.Join(appendOp("c1", "")(t.Context(), s, wr), appendOp("c2", "c1")(t.Context(), s, wr)); err != nil {
+		t.Fatal(err)
+	}
+	gone := beforeRead(kvstore.SlotKey("t", 2), 1, func() {
+		if err := deleteHeadOp("c2")(t.Context(), s, wr); err != nil {
+			t.Error(err)
+		}
+		dyingAppend(t, w, snapshottest.Record("t", "c2", "c1"), wr)
+	})
+	rec, err := w.open(t, options().Through(gone)).Newest(t.Context(), "t")
+	if err != nil || rec == nil || rec.ID != "c1" {
+		t.Errorf("got %+v, %v; want c1", rec, err)
+	}
+}
+
 // A head that goes between the look at the thread and that at the id explains
 // no refusal: the append is compared with the thread as it is then.
 func TestAppend_HeadGoesMeanwhile(t *testing.T) {

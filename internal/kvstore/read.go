@@ -96,6 +96,29 @@ func (s *Store) Root(ctx context.Context, id snapshot.ThreadID) (*snapshot.Recor
 	return recs[0], nil
 }
 
+// Newest returns the visible record at the thread's head, or nil.
+func (s *Store) Newest(ctx context.Context, id snapshot.ThreadID) (rec *snapshot.Record, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	err = s.repeat(ctx, nothingUnresolved, func(ctx context.Context) error {
+		rec = nil
+		th, err := s.readThread(ctx, id)
+		if err != nil || !th.live() || th.Depth == 0 {
+			return err
+		}
+		sl, err := s.readSlot(ctx, id, th.Depth)
+		if err == nil && !sl.belongsTo(th) {
+			return errMoved
+		}
+		rec = sl.rec
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the head of thread %q: %w", id, err)
+	}
+	return rec, nil
+}
+
 // visible reads the thread and then its slots, the first ones up to most.
 func (s *Store) visible(ctx context.Context, id snapshot.ThreadID, most int64) (recs []*snapshot.Record, err error) {
 	ctx, cancel := s.bounded(ctx)

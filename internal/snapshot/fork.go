@@ -62,7 +62,7 @@ func (s *Service) forkedBefore(ctx context.Context, req ForkRequest) (*Record, e
 
 func (s *Service) forkSource(ctx context.Context, req ForkRequest) (*Record, error) {
 	if req.CheckpointID == "" {
-		src, err := s.newest(ctx, req.ThreadID)
+		src, err := s.Checkpoints.Newest(ctx, req.ThreadID)
 		if err == nil && src == nil {
 			err = Errorf(ForkSourceNotFound, "thread %q has no checkpoint to fork; save it first", req.ThreadID)
 		}

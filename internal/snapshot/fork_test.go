@@ -1,12 +1,9 @@
 package snapshot_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"reflect"
-	"strings"
-	"sync"
 	"testing"
 
 	"sandkeep/internal/snapshot"
@@ -158,56 +155,5 @@ func TestFork_EqualRequestAtWork(t *testing.T) {
 	cp, _, err := w.Fork(t.Context(), snapshot.ForkRequest{ThreadID: "t", DestinationThreadID: "f", DestinationCheckpointID: "root"})
 	if err != nil || cp.ID != "root" || cp.ThreadID != "f" {
 		t.Errorf("got %+v, %v; want the fork that is there", cp, err)
-	}
-}
-
-// overtaken has somebody else at work right after each look at a thread.
-type overtaken struct {
-	snapshot.Checkpoints
-	work func()
-}
-
-func (o overtaken) State(ctx context.Context, id snapshot.ThreadID) (snapshot.ThreadState, error) {
-	state, err := o.Checkpoints.State(ctx, id)
-	o.work()
-	return state, err
-}
-
-// A head that is deleted while it is looked up leaves a thread with another
-// head, not one without checkpoints.
-func TestHead_DeletedWhileItIsLookedUp(t *testing.T) {
-	use := map[string]func(*world) (snapshot.CheckpointID, error){
-		"fork": func(w *world) (snapshot.CheckpointID, error) {
-			cp, _, err := w.Fork(t.Context(), snapshot.ForkRequest{ThreadID: "t", DestinationThreadID: "f", Include: snapshot.Include{"conversation"}})
-			if err != nil {
-				return "", err
-			}
-			return snapshot.CheckpointID(strings.TrimPrefix(string(cp.Conversation[0]), `"message of `)[:2]), nil
-		},
-		"restore": func(w *world) (snapshot.CheckpointID, error) {
-			reply, err := w.Restore(t.Context(), snapshot.RestoreRequest{ThreadID: "t", Path: "out"})
-			if err != nil {
-				return "", err
-			}
-			return reply.CheckpointID, nil
-		},
-	}
-	for name, what := range use {
-		t.Run(name, func(t *testing.T) {
-			w := saved(t)
-			lease, err := w.mem.Acquire(t.Context(), "t", 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			remove := sync.OnceFunc(func() {
-				if _, err := w.mem.DeleteHead(t.Context(), "t", "c2", lease.Writer); err != nil {
-					t.Error(err)
-				}
-			})
-			w.Checkpoints = overtaken{w.Checkpoints, remove}
-			if id, err := what(w); err != nil || id != "c1" {
-				t.Errorf("got checkpoint %q, %v; want c1", id, err)
-			}
-		})
 	}
 }

@@ -25,6 +25,8 @@ type Checkpoints interface {
 	List(ctx context.Context, thread ThreadID) ([]*Record, error)
 	// Root returns the thread's first visible record, or nil.
 	Root(ctx context.Context, thread ThreadID) (*Record, error)
+	// Newest returns the visible record at the thread's head, or nil.
+	Newest(ctx context.Context, thread ThreadID) (*Record, error)
 	// State reads the thread. A deleted thread reads as unknown.
 	State(ctx context.Context, thread ThreadID) (ThreadState, error)
 	// Append makes rec visible as the child of expectedHead ("" for none), all

@@ -126,25 +126,6 @@ func (s *Service) Head(ctx context.Context, req ThreadRequest) (CheckpointID, er
 	return state.Head, err
 }
 
-// lookups bounds how often a head is looked up that is deleted each time.
-const lookups = 10
-
-// newest returns the checkpoint at the head of the thread, or nil. A head that
-// was deleted after it was read is no answer: the thread has another one.
-func (s *Service) newest(ctx context.Context, id ThreadID) (*Record, error) {
-	for range lookups {
-		state, err := s.Checkpoints.State(ctx, id)
-		if err != nil || state.Head == "" {
-			return nil, err
-		}
-		rec, err := s.Checkpoints.Get(ctx, state.Head)
-		if err != nil || rec != nil && rec.Thread == id {
-			return rec, err
-		}
-	}
-	return nil, nil
-}
-
 // ListCheckpoints pages through the thread's checkpoints by time, then id, in
 // replies of at most maxBytes, unless a single checkpoint is larger.
 func (s *Service) ListCheckpoints(ctx context.Context, req ListCheckpointsRequest, maxBytes int64) (*ListCheckpointsReply, error) {

@@ -187,7 +187,7 @@ func (s *Service) checkRestore(req RestoreRequest) error {
 
 func (s *Service) restorable(ctx context.Context, req RestoreRequest) (*Record, error) {
 	if req.CheckpointID == "" {
-		rec, err := s.newest(ctx, req.ThreadID)
+		rec, err := s.Checkpoints.Newest(ctx, req.ThreadID)
 		if err == nil && rec == nil {
 			err = Errorf(CheckpointNotFound, "thread %q has no checkpoint to restore; save it first", req.ThreadID)
 		}

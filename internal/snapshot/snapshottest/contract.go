@@ -90,14 +90,19 @@ func wantChain(t *testing.T, s Stores, id snapshot.ThreadID, want ...*snapshot.R
 	if err != nil {
 		t.Fatal(err)
 	}
+	newest, err := s.Newest(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
 	if len(want) == 0 {
-		if root != nil || st.Head != "" {
-			t.Fatalf("root %v, head %q of an empty thread", root, st.Head)
+		if root != nil || newest != nil || st.Head != "" {
+			t.Fatalf("root %v, newest %v, head %q of an empty thread", root, newest, st.Head)
 		}
 		return
 	}
-	if diff := cmp.Diff(want[0], root); diff != "" || st.Head != want[len(want)-1].ID {
-		t.Fatalf("head %q, root (-want +got):\n%s", st.Head, diff)
+	last := want[len(want)-1]
+	if diff := cmp.Diff([]*snapshot.Record{want[0], last}, []*snapshot.Record{root, newest}); diff != "" || st.Head != last.ID {
+		t.Fatalf("head %q, root and newest (-want +got):\n%s", st.Head, diff)
 	}
 	for _, rec := range want {
 		if found, err := s.Get(t.Context(), rec.ID); err != nil || !cmp.Equal(rec, found) {

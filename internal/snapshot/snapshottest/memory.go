@@ -158,6 +158,14 @@ func (m *Memory) Root(ctx context.Context, id snapshot.ThreadID) (*snapshot.Reco
 	return recs[0], err
 }
 
+func (m *Memory) Newest(ctx context.Context, id snapshot.ThreadID) (*snapshot.Record, error) {
+	recs, err := m.List(ctx, id)
+	if len(recs) == 0 {
+		return nil, err
+	}
+	return recs[len(recs)-1], err
+}
+
 func (m *Memory) State(ctx context.Context, id snapshot.ThreadID) (snapshot.ThreadState, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
