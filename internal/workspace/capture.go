@@ -41,7 +41,7 @@ func (t *Trees) Capture(ctx context.Context, dir string, pol snapshot.Policy, ca
 	if err := t.CheckRoot(dir); err != nil {
 		return snapshot.Captured{}, err
 	}
-	if err := settleDir(dir); err != nil {
+	if err := t.settleDir(dir); err != nil {
 		return snapshot.Captured{}, err
 	}
 	root, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)

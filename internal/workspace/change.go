@@ -26,6 +26,12 @@ func (h handle) symlink(target, name string) error {
 	return uninterrupted(func() error { return unix.Symlinkat(target, int(h), name) })
 }
 
+// take renames an entry into a stage, where nobody else writes, whatever has
+// become of it meanwhile.
+func (h handle) take(name string, to handle, toName string) error {
+	return uninterrupted(func() error { return unix.Renameat(int(h), name, int(to), toName) })
+}
+
 // create makes a file that is not there yet.
 func (h handle) create(name string, mode uint32) (handle, error) {
 	for {
@@ -103,7 +109,11 @@ func (w *way) enter(dir string, open func(in handle, name string) (handle, error
 		if i := strings.IndexByte(dir[from:], '/'); i >= 0 {
 			end = from + i
 		}
-		next, err := open(at, dir[from:end])
+		part := dir[from:end]
+		if part == "" || part == "." || part == ".." {
+			return noHandle, unix.EINVAL
+		}
+		next, err := open(at, part)
 		if err != nil {
 			return noHandle, err
 		}

@@ -131,6 +131,9 @@ func (d *difference) stageNext() error {
 	if err := d.x.t.fault("write", d.want.Path); err != nil {
 		return diskFault("write", d.want.Path, err)
 	}
+	if d.want.Kind == snapshot.KindFile && d.want.Mtime >= d.x.began {
+		d.x.mtimes[d.want.Path] = d.want.Mtime
+	}
 	if err := d.fill.add(d.want); err != nil {
 		return err
 	}

@@ -28,11 +28,13 @@
 // replacing anything. A file or link that goes or changes must be, to its ctime,
 // what it was when it was compared, or the restore fails; a write within the
 // same tick of the file system's clock as that is the exception. A failure takes
-// the moves back in reverse and keeps what others wrote since. The removal of
-// the journal is the commit; a stage with a journal whose process is dead is
+// the moves back in reverse. What others wrote since is kept, and so is what went
+// whose place is gone or taken: in the directory, or in one beside it. The removal
+// of the journal is the commit; a stage with a journal whose process is dead is
 // taken back in the same way by New, which finds those further down by signs in
 // the root, by Capture of that directory, and by the next restore into it or
-// into a new one beside it.
+// into a new one beside it. A journal is obeyed only with a MAC by a salt in the
+// state directory: what a checkpoint or a process in a sandbox has put there is not.
 //
 // Redaction covers the secrets as they are (in JSON, as decoded); encodings of
 // them, such as base64 or hex, are out of its scope.

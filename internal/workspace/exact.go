@@ -24,8 +24,10 @@ type exact struct {
 	inode  uint64
 	before map[string]attr // what the leaves were that change
 	stage  *stage
-	fresh  handle // in the stage: what is new, at its paths
-	old    handle // in the stage: what was displaced, by number
+	began  int64            // when that was made, by the file system's clock
+	mtimes map[string]int64 // of new files, if not older than that
+	fresh  handle           // in the stage: what is new, at its paths
+	old    handle           // in the stage: what was displaced, by number
 }
 
 // Names in the stage of an exact restore.
@@ -33,6 +35,7 @@ const (
 	freshName   = "new"
 	oldName     = "old"
 	journalName = "journal"
+	keptName    = "kept" // in old: what has no place any more, at its path
 )
 
 // isFull reports whether the destination is a directory with something in it,
@@ -43,7 +46,7 @@ func (d *destination) isFull() (bool, error) {
 	} else if err != nil {
 		return false, diskFault("enter a parent of", d.path, err)
 	}
-	if err := settleAll(d.parent(), d.base()); err != nil {
+	if err := d.t.settleAll(d.parent(), d.base()); err != nil {
 		return false, err
 	}
 	err := d.checkFree()
@@ -60,12 +63,13 @@ func isNotThere(err error) bool {
 }
 
 func (t *Trees) restoreExact(ctx context.Context, dest *destination, to snapshot.Target, entries iter.Seq2[snapshot.Entry, error], from snapshot.Contents) (files, bytes int64, err error) {
-	x := &exact{t: t, dest: dest, to: to, before: map[string]attr{}, top: noHandle, fresh: noHandle, old: noHandle}
+	x := &exact{t: t, dest: dest, to: to, before: map[string]attr{}, mtimes: map[string]int64{}, top: noHandle, fresh: noHandle, old: noHandle}
 	defer x.close()
 	if err := t.CheckRoot(dest.full()); err != nil {
 		return 0, 0, err
 	}
-	if err := x.open(); err != nil {
+	// The stage comes first: nobody else changes the directory from then on.
+	if x.stage, err = t.newExactStage(dest.parent(), dest.base()); err != nil {
 		return 0, 0, err
 	}
 	done := true // what is in the stage is in nobody's way
@@ -75,6 +79,9 @@ func (t *Trees) restoreExact(ctx context.Context, dest *destination, to snapshot
 			x.stage.remove()
 		}
 	}()
+	if err := x.open(); err != nil {
+		return 0, 0, err
+	}
 	f := newFill(ctx, x.fresh, x.stage.umask, from)
 	diff, err := x.compare(ctx, f, entries)
 	if err = f.finish(err); err != nil {
@@ -90,17 +97,8 @@ func (t *Trees) restoreExact(ctx context.Context, dest *destination, to snapshot
 	return f.files, f.bytes, nil
 }
 
-// open takes the stage first: nobody else changes the directory from then on.
+// open opens the directory and the parts of the stage.
 func (x *exact) open() (err error) {
-	if x.stage, err = newExactStage(x.dest.parent(), x.dest.base()); err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			x.dest.removeSign()
-			x.stage.remove()
-		}
-	}()
 	if err = x.dest.makeSign(); err == nil {
 		x.fresh, err = x.stage.part(freshName)
 	}
@@ -120,6 +118,7 @@ func (x *exact) open() (err error) {
 	if err != nil {
 		return diskFault("open", x.to.Path, err)
 	}
+	x.began = beside.mtime
 	if x.inode = is.inode; is.device != beside.device {
 		return snapshot.Errorf(snapshot.InvalidWorkspace, "path %q is on another file system than the directory above it, and can't be changed in one step; restore into a new directory", x.to.Path)
 	}
@@ -184,6 +183,39 @@ func (x *exact) survey(ctx context.Context, d *difference) error {
 		c.cache.commit()
 	}
 	return nil
+}
+
+// commit makes the moves, all or none. done is false if that failed too, so that
+// the stage must stay.
+func (x *exact) commit(ctx context.Context, moves []move) (done bool, err error) {
+	if len(moves) == 0 {
+		return true, nil
+	}
+	if x.to.Confirm != nil {
+		if err := x.to.Confirm(ctx); err != nil {
+			return true, err
+		}
+	}
+	if err := x.writeJournal(moves); err != nil {
+		return true, diskFault("write the journal for", x.to.Path, err)
+	}
+	u := &undo{mover: x.mover(), moves: moves, mtimes: x.mtimes, parent: x.dest.parent(), name: x.dest.base(), stage: x.stage.name, at: x.stage.top()}
+	defer u.leave()
+	if err = u.note(); err == nil {
+		err = u.all(ctx, moves)
+	}
+	if err == nil {
+		if err = x.endJournal(); err == nil {
+			return true, nil
+		}
+		err = diskFault("end the journal for", x.to.Path, err)
+	}
+	if undone := u.takeBack(); undone != nil {
+		half := snapshot.Errorf(snapshot.Internal, "the restore into %q failed and could not be taken back (%s), so that the directory may be half changed; see to the file system of the node, then restore or save there again, which takes it back first",
+			x.to.Path, errnoText(undone))
+		return false, half.Because(errors.Join(snapshot.ErrHalfRestored, err, undone))
+	}
+	return true, err
 }
 
 // conflict is about an entry that can't be made without the loss of something

@@ -2,6 +2,7 @@ package workspace
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"maps"
 	"os"
@@ -19,7 +20,7 @@ import (
 )
 
 func TestExact_FailuresLeaveTheOldTree(t *testing.T) {
-	for op, path := range map[string]string{"write": "new/f", "journal": "", "move": "", "commit": ""} {
+	for op, path := range map[string]string{"write": "new/f", "journal": "", "journaled": "", "move": "", "commit": ""} {
 		for _, cause := range []error{unix.ENOSPC, unix.EIO, unix.ENOENT} {
 			b := newBench(t)
 			tree := b.crashTree()
@@ -85,7 +86,7 @@ func (b *bench) crashTree() *memTree {
 		must(b.t, os.Chmod(filepath.Join(b.ws, p), 0o555))
 	}
 	must(b.t, os.Chmod(filepath.Join(b.ws, "touched"), 0o700))
-	for _, p := range []string{"same", "changed", "touched"} {
+	for _, p := range []string{"same", "changed", "new/f", "dir-to-file", "file-to-dir/x", "touched", "closed/new", "late/x"} {
 		must(b.t, os.Chtimes(filepath.Join(b.ws, p), time.Time{}, time.Unix(1e9, 1)))
 	}
 	tree, _ := b.capture(snapshot.Policy{})
@@ -117,11 +118,14 @@ func exactUntilKilled(args string) int {
 	tree, _ := b.captureIn(bg())
 	b.fault = func(op, path string) error {
 		switch op {
-		case "write", "journal", "move", "commit", "undo", "undone":
+		case "write", "journal", "journaled", "move", "commit", "ended", "undo", "undone":
 			if parts[1] == "fail" && op == "commit" {
 				return unix.EIO
 			}
-			if parts[1] == "fail" && op != "undo" && op != "undone" {
+			if parts[1] == "run" && op == "ended" { // it is done
+				return nil
+			}
+			if parts[1] == "fail" && op != "undo" && op != "undone" && op != "ended" {
 				return nil
 			}
 			if n--; n == 0 {
@@ -195,16 +199,7 @@ func TestExact_WrittenSinceTheCrash(t *testing.T) {
 	b.crashTree()
 	dir := b.crashOld()
 	before := describe(t, dir)
-	for n := 1; ; n++ {
-		if !b.killed("run", n) {
-			t.Fatal("the restore was never killed with new/f in its place")
-		}
-		if _, err := os.Lstat(filepath.Join(dir, "new", "f")); err == nil {
-			break
-		}
-		_, err := New(b.options)
-		must(t, err)
-	}
+	b.killedWhen(func() bool { return isThere(filepath.Join(dir, "new/f")) })
 	must(t, os.WriteFile(filepath.Join(dir, "new", "work"), []byte("of an afternoon"), 0o600))
 	must(t, os.Mkdir(filepath.Join(dir, "gone"), 0o700))
 	_, err := New(b.options)
@@ -350,8 +345,8 @@ func TestExact_InodeAgain(t *testing.T) {
 	journal := filepath.Join(b.restored(exactStage("dest")), journalName)
 	text, err := os.ReadFile(journal)
 	must(t, err)
-	again := strings.Replace(string(text), strconv.FormatUint(was, 10), strconv.FormatUint(inode(t, dir), 10), 1)
-	must(t, os.WriteFile(journal, []byte(again), 0o600))
+	again := strings.Replace(string(text[:len(text)-sha256.Size]), strconv.FormatUint(was, 10), strconv.FormatUint(inode(t, dir), 10), 1)
+	must(t, os.WriteFile(journal, b.signed(again), 0o600))
 	_, err = New(b.options)
 	must(t, err)
 	if after := describe(t, dir); len(after) != 0 {
@@ -404,4 +399,180 @@ func TestExact_SwappedDirectory(t *testing.T) {
 	if other := describe(t, dir); len(other) != 1 {
 		t.Errorf("another directory has %v", other)
 	}
+}
+
+// killedWhen kills processes at one step after another until the tree is as it
+// is to be; what the others left is undone.
+func (b *bench) killedWhen(is func() bool) {
+	b.t.Helper()
+	for n := 1; ; n++ {
+		if !b.killed("run", n) {
+			b.t.Fatal("no process was killed at that step")
+		}
+		if is() {
+			return
+		}
+		_, err := New(b.options)
+		must(b.t, err)
+	}
+}
+
+func isThere(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// Once the journal has gone the restore is done: it could not be taken back.
+func TestExact_EndNotSynced(t *testing.T) {
+	b := newBench(t)
+	tree := b.crashTree()
+	b.crashOld()
+	b.fault = func(op, _ string) error {
+		if op == "ended" {
+			return unix.EIO
+		}
+		return nil
+	}
+	_, err := b.exact(tree, snapshot.Policy{}, "")
+	must(t, err)
+	if files, err := b.exact(tree, snapshot.Policy{}, ""); files != 0 || err != nil {
+		t.Errorf("%d files were still to be written: %v", files, err)
+	}
+	b.alone()
+}
+
+// A journal that may not be on the disk is removed before what it is about.
+func TestExact_JournalNotSynced(t *testing.T) {
+	b := newBench(t)
+	b.crashOld()
+	dest, err := b.destination("restore", "dest")
+	must(t, err)
+	defer dest.close()
+	x := &exact{t: b.Trees, dest: dest, top: noHandle, fresh: noHandle, old: noHandle}
+	defer x.close()
+	x.stage, err = b.newExactStage(dest.parent(), dest.base())
+	must(t, err)
+	must(t, x.open())
+	b.fault = func(op, _ string) error {
+		if op == "journaled" {
+			return unix.EIO
+		}
+		return nil
+	}
+	if err := x.writeJournal(nil); !errors.Is(err, unix.EIO) {
+		t.Errorf("error is %v", err)
+	}
+	if isThere(filepath.Join(b.restored(exactStage("dest")), journalName)) {
+		t.Error("the journal is left")
+	}
+}
+
+// A stage whose removal broke off, but has its journal, is in nobody's way.
+func TestExact_HalfRemoved(t *testing.T) {
+	b := newBench(t)
+	b.crashTree()
+	dir := b.crashOld()
+	before, stage := describe(t, dir), b.restored(exactStage("dest"))
+	b.killedWhen(func() bool { return isThere(filepath.Join(stage, journalName)) }) // and nothing was moved
+	must(t, os.RemoveAll(filepath.Join(stage, oldName)))
+	_, err := b.Capture(bg(), dir, snapshot.Policy{}, "", newMemTree())
+	must(t, err)
+	if after := describe(t, dir); !maps.Equal(before, after) {
+		t.Errorf("changed %v to %v", before, after)
+	}
+	b.alone()
+}
+
+// A parent that is away when a worker starts may be back when the next one does.
+func TestExact_ParentAway(t *testing.T) {
+	b := newBench(t)
+	b.path = "a/b/dest"
+	must(t, os.MkdirAll(b.restored("a/b"), 0o755))
+	b.crashTree()
+	dir := b.crashOld()
+	before, away := describe(t, dir), filepath.Join(b.base, "state", "away")
+	if !b.killed("run", 16) {
+		t.Fatal("the restore was not killed")
+	}
+	must(t, os.Rename(b.restored("a"), away))
+	_, err := New(b.options)
+	must(t, err)
+	must(t, os.Rename(away, b.restored("a")))
+	_, err = New(b.options)
+	must(t, err)
+	if after := describe(t, dir); !maps.Equal(before, after) {
+		t.Errorf("left %v of %v", after, before)
+	}
+	b.alone()
+}
+
+// A stage that waits for its directory is found again, whatever is restored meanwhile.
+func TestExact_OrphanBelow(t *testing.T) {
+	b := newBench(t)
+	b.path = "a/b/dest"
+	must(t, os.MkdirAll(b.restored("a/b"), 0o755))
+	tree := b.crashTree()
+	dir := b.crashOld()
+	before, away := describe(t, dir), filepath.Join(b.base, "state", "away")
+	if !b.killed("run", 16) {
+		t.Fatal("the restore was not killed")
+	}
+	must(t, os.Rename(dir, away))
+	b.crashOld()
+	_, err := b.exact(tree, snapshot.Policy{}, "")
+	must(t, err)
+	must(t, removeAll(dir))
+	must(t, os.Rename(away, dir))
+	_, err = New(b.options)
+	must(t, err)
+	if after := describe(t, dir); !maps.Equal(before, after) {
+		t.Errorf("left %v of %v", after, before)
+	}
+	b.alone()
+}
+
+// A restore that begins while a worker removes the sign of the one before has its sign.
+func TestExact_SignInUse(t *testing.T) {
+	b := newBench(t)
+	b.path = "a/b/dest"
+	must(t, os.MkdirAll(b.restored("a/b"), 0o755))
+	tree := b.crashTree()
+	b.crashOld()
+	must(t, os.Symlink(b.path, b.restored(exactStage(b.path)))) // of a dead one
+	moves, ended, goOn := make(chan bool), make(chan error, 1), make(chan bool)
+	moved := false
+	b.fault = func(op, _ string) error {
+		switch {
+		case op == "sign":
+			go func() {
+				_, err := b.exact(tree, snapshot.Policy{}, "")
+				ended <- err
+				close(ended)
+			}()
+			select {
+			case <-moves:
+			case err := <-ended:
+				wantCode(t, err, snapshot.Busy)
+			}
+		case op == "move" && !moved:
+			moved = true
+			moves <- true
+			<-goOn
+		}
+		return nil
+	}
+	root, err := os.OpenRoot(b.options.RestoreRoot)
+	must(t, err)
+	defer root.Close()
+	b.followSigns(root)
+	if moved && !isThere(b.restored(exactStage(b.path))) {
+		t.Error("the restore has no sign")
+	}
+	close(goOn)
+	for range ended {
+	}
+	b.fault = func(string, string) error { return nil }
+	_, err = b.exact(tree, snapshot.Policy{}, "")
+	must(t, err)
+	b.alone()
 }

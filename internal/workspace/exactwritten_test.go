@@ -95,6 +95,26 @@ func TestExact_LinkedMeanwhile(t *testing.T) {
 	}
 }
 
+// A file that another took the place of is closed again.
+func TestExact_SwappedFile(t *testing.T) {
+	open := 0
+	for round := range 3 {
+		b := newBench(t)
+		tree := b.crashTree()
+		dir := b.crashOld()
+		mine := filepath.Join(b.base, "mine")
+		must(t, os.WriteFile(mine, []byte("6"), 0o600))
+		b.at("move", "touched", 1, func() { must(t, os.Rename(mine, filepath.Join(dir, "touched"))) })
+		_, err := b.exact(tree, snapshot.Policy{}, "")
+		wantCode(t, err, snapshot.WorkspaceChanged)
+		now, err := os.ReadDir("/dev/fd")
+		if must(t, err); round > 0 && len(now) > open {
+			t.Errorf("%d descriptors are open, and were %d", len(now), open)
+		}
+		open = len(now)
+	}
+}
+
 // Files with several names in the directory, whose moves change the others' times.
 func TestExact_HardLinksWithin(t *testing.T) {
 	b := newBench(t)
@@ -206,6 +226,101 @@ func TestExact_TouchedBeforeTheUndo(t *testing.T) {
 		t.Errorf("changed %v to %v", before, after)
 	}
 	b.alone()
+}
+
+// A file whose time in the checkpoint is still to come was not written for that.
+func TestExact_TimesToCome(t *testing.T) {
+	ahead := time.Now().Add(time.Hour).Truncate(time.Second)
+	for _, written := range []bool{false, true} {
+		b := newBench(t)
+		b.crashTree()
+		for _, p := range []string{"new/f", "changed"} {
+			must(t, os.Chtimes(filepath.Join(b.ws, p), ahead, ahead))
+		}
+		tree, _ := b.capture(snapshot.Policy{})
+		dir := b.crashOld()
+		act := func() {
+			if written {
+				must(t, os.WriteFile(filepath.Join(dir, "new/f"), []byte("mine"), 0o600))
+			}
+		}
+		b.undone(tree, act)
+		if kept, err := filepath.Glob(dir + keptSuffix + "*/new/f"); err != nil || len(kept) == 1 != written {
+			t.Errorf("written %v, kept %q, %v", written, kept, err)
+		}
+		if written {
+			continue
+		}
+		dir = b.crashOld()
+		b.killedWhen(func() bool { return isThere(filepath.Join(dir, "new/f")) })
+		_, err := New(b.options)
+		must(t, err)
+		b.alone()
+	}
+}
+
+// What was displaced and has no place any more is kept beside the directory.
+func TestExact_PlaceGone(t *testing.T) {
+	long := strings.Repeat("n", 240)
+	for name, act := range map[string]func(dir string) error{
+		"removed": func(dir string) error { return os.RemoveAll(filepath.Join(dir, "build")) },
+		"a file": func(dir string) error {
+			return errors.Join(os.RemoveAll(filepath.Join(dir, "build")), os.WriteFile(filepath.Join(dir, "build"), nil, 0o600))
+		},
+		"taken": func(dir string) error { return os.WriteFile(filepath.Join(dir, "build", long), []byte("mine"), 0o600) },
+	} {
+		for _, how := range []string{"fails", "killed"} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				b := newBench(t)
+				b.write("keep", "1")
+				tree, _ := b.capture(snapshot.Policy{})
+				dir := b.old("keep", "1", "build/"+long, "x", "build/z", "x")
+				b.at("move", "build/z", 1, func() { must(t, act(dir)) })
+				if how == "fails" {
+					fault := b.fault
+					b.fault = func(op, path string) error {
+						return errors.Join(fault(op, path), map[bool]error{true: unix.EIO}[op == "move" && path == "build/z"])
+					}
+					_, err := b.exact(tree, snapshot.Policy{}, "")
+					if !errors.Is(err, unix.EIO) || errors.Is(err, snapshot.ErrHalfRestored) {
+						t.Errorf("error is %v", err)
+					}
+					b.fault = func(string, string) error { return nil }
+				} else {
+					b.killedWhen(func() bool { return !isThere(filepath.Join(dir, "build", long)) })
+					must(t, act(dir))
+				}
+				for range 2 {
+					_, err := b.Capture(bg(), dir, snapshot.Policy{}, "", newMemTree())
+					must(t, err)
+				}
+				kept, err := filepath.Glob(dir + keptSuffix + "*")
+				if must(t, err); len(kept) != 1 {
+					t.Fatalf("kept %q", kept)
+				}
+				if data, err := os.ReadFile(filepath.Join(kept[0], "build", long)); string(data) != "x" {
+					t.Errorf("kept %q, %v", data, err)
+				}
+				if info, err := os.Stat(kept[0]); err != nil || info.Mode().Perm() != 0o700 {
+					t.Errorf("it is kept in %v, %v", info.Mode(), err)
+				}
+				must(t, os.RemoveAll(kept[0]))
+				b.alone()
+			})
+		}
+	}
+}
+
+// A directory whose name is as long as can be has something kept, too.
+func TestExact_LongName(t *testing.T) {
+	b := newBench(t)
+	b.path = strings.Repeat("n", 99) + strings.Repeat("é", 78)
+	tree := b.crashTree()
+	dir := b.crashOld()
+	b.undone(tree, func() { must(t, os.WriteFile(filepath.Join(dir, "changed"), []byte("mine"), 0o600)) })
+	if kept, err := filepath.Glob(b.restored(strings.Repeat("n", 99)+keptSuffix) + "*/changed"); err != nil || len(kept) != 1 {
+		t.Errorf("kept %q, %v", kept, err)
+	}
 }
 
 // A link that was staged just before is nobody's work.

@@ -11,6 +11,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -106,6 +107,10 @@ func (m *memTree) open(_ context.Context, e snapshot.Entry) (io.ReadCloser, erro
 
 // next starts another tree over the same contents.
 func (m *memTree) next() *memTree { return &memTree{contents: m.contents} }
+
+func (m *memTree) sort() {
+	slices.SortFunc(m.entries, func(a, b snapshot.Entry) int { return strings.Compare(a.Path, b.Path) })
+}
 
 func (m *memTree) paths() string {
 	var out []string

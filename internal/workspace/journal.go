@@ -2,328 +2,172 @@ package workspace
 
 import (
 	"bufio"
-	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"os"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"sandkeep/internal/snapshot"
 )
 
-// The journal of an exact restore is a line about the directory and one for each
-// move. While it is in the stage, the directory may be half changed: whoever
-// finds it there without its process undoes the moves. Its removal is the commit.
+// The journal of an exact restore is a line about the directory, one for each
+// move, and a MAC with the worker's salt, since processes and checkpoints may put
+// files into what lies beside a directory. While it is in the stage, the directory
+// may be half changed: whoever finds it there without its process undoes the
+// moves. Its removal is the commit.
 
 type journalHead struct {
-	Name  string `json:"name"` // of the directory, beside the stage
-	Inode uint64 `json:"inode"`
-	Born  int64  `json:"born,omitempty"` // 0: unknown. Inodes come again
+	Name   string           `json:"name"` // of the directory, beside the stage
+	Inode  uint64           `json:"inode"`
+	Born   int64            `json:"born,omitempty"`   // 0: unknown. Inodes come again
+	Mtimes map[string]int64 `json:"mtimes,omitempty"` // of new files whose times in the checkpoint are not older than the stage
 }
 
-// commit makes the moves, all or none. done is false if that failed too, so that
-// the stage must stay.
-func (x *exact) commit(ctx context.Context, moves []move) (done bool, err error) {
-	if len(moves) == 0 {
-		return true, nil
-	}
-	if x.to.Confirm != nil {
-		if err := x.to.Confirm(ctx); err != nil {
-			return true, err
-		}
-	}
-	if err := x.writeJournal(moves); err != nil {
-		return true, diskFault("write the journal for", x.to.Path, err)
-	}
-	u := &undo{mover: x.mover(), moves: moves, parent: x.dest.parent(), name: x.dest.base(), stage: x.stage.name, at: x.stage.top()}
-	defer u.leave()
-	if err = u.note(); err == nil {
-		err = u.all(ctx, moves)
-	}
-	if err == nil {
-		if err = errors.Join(x.stage.top().syncAll(), x.endJournal()); err == nil { // or a power cut could empty what is new
-			return true, nil
-		}
-		err = diskFault("end the journal for", x.to.Path, err)
-	}
-	if undone := u.takeBack(); undone != nil {
-		half := snapshot.Errorf(snapshot.Internal, "the restore into %q failed and could not be taken back (%s), so that the directory may be half changed; see to the file system of the node, then restore or save there again, which takes it back first",
-			x.to.Path, errnoText(undone))
-		return false, half.Because(errors.Join(snapshot.ErrHalfRestored, err, undone))
-	}
-	return true, err
-}
-
-func (x *exact) mover() *mover {
-	return &mover{top: way{top: x.top}, fresh: way{top: x.fresh}, old: x.old, fault: x.t.fault, before: x.before, ctimes: map[uint64]int64{}}
-}
+// errForeign is about a journal that no worker with this salt wrote so.
+var errForeign = errors.New("the journal is damaged or not this worker's")
 
 func (x *exact) writeJournal(moves []move) error {
 	if err := x.t.fault("journal", ""); err != nil {
 		return err
 	}
 	const part = journalName + ".part"
-	h, err := x.stage.top().create(part, 0o600)
+	stage := x.stage.top()
+	h, err := stage.create(part, 0o600)
 	if err != nil {
 		return err
 	}
 	f := os.NewFile(uintptr(h), part)
 	defer f.Close()
-	buf := bufio.NewWriter(f)
-	out := json.NewEncoder(buf)
-	err = out.Encode(journalHead{x.dest.base(), x.inode, x.top.born()})
+	mac, buf := x.t.journalMAC(), bufio.NewWriter(f)
+	out := json.NewEncoder(io.MultiWriter(buf, mac))
+	err = out.Encode(journalHead{x.dest.base(), x.inode, x.top.born(), x.mtimes})
 	for i := range moves {
 		err = errors.Join(err, out.Encode(moves[i]))
 	}
+	_, _ = buf.Write(mac.Sum(nil)) // an error shows at the flush
 	if err = errors.Join(err, buf.Flush()); err == nil {
 		err = f.Sync()
 	}
 	if err == nil {
-		err = x.stage.top().move(part, x.stage.top(), journalName)
+		err = stage.take(part, stage, journalName)
 	}
-	if err == nil {
-		err = x.stage.lock.Sync()
-	}
-	return err
-}
-
-// endJournal is the commit.
-func (x *exact) endJournal() error {
-	if err := x.t.fault("commit", ""); err != nil {
+	if err != nil {
 		return err
 	}
-	return endJournal(x.stage.top())
-}
-
-// endJournal says that there is nothing to undo any more. The removal is on the
-// disk before anything that it was needed for goes.
-func endJournal(stage handle) error {
-	err := uninterrupted(func() error { return unix.Unlinkat(int(stage), journalName, 0) })
-	if unlessAbsent(err) == nil {
-		err = uninterrupted(func() error { return unix.Fsync(int(stage)) })
+	if err = x.t.fault("journaled", ""); err == nil {
+		err = x.stage.lock.Sync()
+	}
+	if err != nil { // nothing was moved, so nobody must undo it
+		err = errors.Join(err, endJournal(stage, x.t.fault))
 	}
 	return err
 }
 
-func readJournal(stage handle) (head journalHead, moves []move, err error) {
+// endJournal is the commit, when what is new is on the disk: else a power cut
+// could empty it.
+func (x *exact) endJournal() error {
+	err := x.stage.top().syncAll()
+	if err == nil {
+		err = x.t.fault("commit", "")
+	}
+	if err == nil {
+		err = endJournal(x.stage.top(), x.t.fault)
+	}
+	return err
+}
+
+// endJournal says that there is nothing to undo any more. The removal comes to
+// the disk before anything goes that it was needed for. If the disk fails at
+// that, it is removed all the same: nothing could be taken back without it.
+func endJournal(stage handle, fault func(op, path string) error) error {
+	err := uninterrupted(func() error { return unix.Unlinkat(int(stage), journalName, 0) })
+	if unlessAbsent(err) != nil {
+		return err
+	}
+	if fault("ended", "") == nil {
+		_ = uninterrupted(func() error { return unix.Fsync(int(stage)) })
+	}
+	return nil
+}
+
+func (t *Trees) journalMAC() hash.Hash {
+	mac := hmac.New(sha256.New, t.salt)
+	_, _ = io.WriteString(mac, "sandkeep journal\n") // never fails
+	return mac
+}
+
+// readJournal parses only what has the right MAC, before and when it is parsed:
+// a forged one costs no memory, and none is changed meanwhile.
+func (t *Trees) readJournal(stage handle) (head journalHead, moves []move, err error) {
 	h, err := stage.open(journalName, 0)
 	if err != nil {
 		return head, nil, err
 	}
 	f := os.NewFile(uintptr(h), journalName)
 	defer f.Close()
-	in := json.NewDecoder(bufio.NewReader(f))
-	for err = in.Decode(&head); err == nil; {
-		var m move
-		if err = in.Decode(&m); err == nil {
-			moves = append(moves, m)
-		}
+	a, err := h.stat()
+	if err != nil || !a.is(unix.S_IFREG) || a.size < sha256.Size {
+		return head, nil, errors.Join(errForeign, err)
 	}
-	if err != io.EOF {
+	text, want := io.NewSectionReader(f, 0, a.size-sha256.Size), make([]byte, sha256.Size)
+	_, err = f.ReadAt(want, text.Size())
+	mac, again := t.journalMAC(), t.journalMAC()
+	if err == nil {
+		_, err = io.Copy(mac, text)
+	}
+	if err != nil {
 		return head, nil, fmt.Errorf("read journal: %w", err)
 	}
-	return head, moves, nil
+	if !hmac.Equal(mac.Sum(nil), want) {
+		return head, nil, errForeign
+	}
+	_, _ = text.Seek(0, io.SeekStart) // never fails
+	head, moves, err = parseJournal(io.TeeReader(text, again))
+	if err == nil && !hmac.Equal(again.Sum(nil), want) {
+		err = errForeign
+	}
+	return head, moves, err
 }
 
-// mover makes moves and undoes them, relative to open directories.
-type mover struct {
-	top, fresh way
-	old        handle
-	fault      func(op, path string) error
-	before     map[string]attr  // what the leaves were when they were compared
-	ctimes     map[uint64]int64 // that moves have given to files with other names, by inode
-	began      int64            // when the first move could be made, by the file system's clock
-}
-
-func (m *mover) leave() {
-	m.top.leave()
-	m.fresh.leave()
-}
-
-func (m *mover) close() {
-	m.leave()
-	for _, h := range []handle{m.top.top, m.fresh.top, m.old} {
-		if h != noHandle {
-			h.close()
+func parseJournal(text io.Reader) (head journalHead, moves []move, err error) {
+	in := json.NewDecoder(text)
+	if err := in.Decode(&head); err != nil || !head.isSound() {
+		return head, nil, errors.Join(errForeign, err)
+	}
+	for {
+		var m move
+		switch err := in.Decode(&m); {
+		case err == io.EOF:
+			return head, moves, nil
+		case err != nil || !m.isSound():
+			return head, nil, errors.Join(errForeign, err)
 		}
+		moves = append(moves, m)
 	}
 }
 
-func (m *mover) all(ctx context.Context, moves []move) error {
-	for i := range moves {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		err := m.fault("move", moves[i].Path)
-		if err == nil {
-			err = m.one(&moves[i])
-		}
-		if _, known := errors.AsType[*snapshot.Error](err); err != nil && !known {
-			return m.failed(moves[i].Path, err)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+func (j *journalHead) isSound() bool {
+	return snapshot.ValidatePath(j.Name) == nil && !strings.Contains(j.Name, "/")
 }
 
-// failed tells what changed meanwhile from what the file system does.
-func (m *mover) failed(path string, err error) error {
-	for _, other := range []error{unix.ENOENT, unix.EEXIST, unix.ENOTEMPTY, unix.ENOTDIR, unix.EISDIR, errReplaced} {
-		if errors.Is(err, other) {
-			return changed(path, err)
-		}
+func (v *move) isSound() bool {
+	if v.Path != "" && snapshot.ValidatePath(v.Path) != nil {
+		return false
 	}
-	return diskFault("move", path, err)
-}
-
-func (m *mover) one(v *move) error {
 	switch v.Do {
 	case moveOut:
-		return m.out(v)
-	case moveIn:
-		dir, name := split(v.Path)
-		from, err := m.fresh.enter(dir, openDirectory)
-		if err != nil {
-			return err
-		}
-		to, err := m.top.enter(dir, openDirectory)
-		if err != nil {
-			return err
-		}
-		return from.move(name, to, name)
+		_, err := strconv.ParseUint(v.Slot, 10, 64)
+		return err == nil
+	case moveLook:
+		return v.Was != nil && v.Now != nil && (v.Was.Mtime == nil) == (v.Now.Mtime == nil)
 	}
-	return m.look(v)
-}
-
-// out displaces an entry. What has vanished needs not be.
-func (m *mover) out(v *move) error {
-	dir, name := split(v.Path)
-	in, err := m.top.enter(dir, openDirectory)
-	if err != nil {
-		return err
-	}
-	if v.Dir {
-		if empty, err := isEmpty(in, name); err != nil || !empty {
-			return m.keeps(v, err)
-		}
-	}
-	if is, err := in.lstat(name); err != nil {
-		return unlessAbsent(err)
-	} else if !m.isStill(v.Path, is) {
-		return errReplaced
-	}
-	if err := in.move(name, m.old, v.Slot); err != nil {
-		return unlessAbsent(err)
-	}
-	return m.checkOut(v)
-}
-
-// checkOut finds what became of an entry just before it was displaced.
-func (m *mover) checkOut(v *move) error {
-	a, err := m.old.lstat(v.Slot)
-	if err != nil {
-		return err
-	}
-	if a.links > 1 && !v.Dir {
-		m.ctimes[a.inode] = a.ctime
-	}
-	a.ctime = m.before[v.Path].ctime // the move has changed it
-	if a.inode != v.Inode || !m.isStill(v.Path, a) {
-		return errReplaced
-	}
-	if !v.Dir {
-		return nil
-	}
-	empty, err := isEmpty(m.old, v.Slot)
-	if !empty {
-		err = errors.Join(unix.ENOTEMPTY, err)
-	}
-	return err
-}
-
-// isStill reports whether a leaf is what it was when it was compared.
-func (m *mover) isStill(path string, is attr) bool {
-	was, known := m.before[path]
-	if ctime, moved := m.ctimes[is.inode]; moved && ctime == is.ctime {
-		is.ctime = was.ctime
-	}
-	return !known || is.stat == was.stat
-}
-
-func unlessAbsent(err error) error {
-	if isAbsent(err) {
-		return nil
-	}
-	return err
-}
-
-// keeps leaves a directory where it is that is not empty, if it may stay.
-func (m *mover) keeps(v *move, err error) error {
-	if err == nil && v.Must {
-		return conflict(v.Path)
-	}
-	return unlessAbsent(err)
-}
-
-func isEmpty(in handle, name string) (bool, error) {
-	h, err := openDirectory(in, name)
-	if err != nil {
-		return false, err
-	}
-	defer h.close()
-	empty := true
-	err = h.names(make([]byte, 4<<10), func([]byte, kind) { empty = false })
-	return empty, err
-}
-
-// look sets mode and mtime of what is what it was.
-func (m *mover) look(v *move) error {
-	h, a, err := m.open(v)
-	switch {
-	case err != nil || a.inode != v.Inode:
-		if v.Maybe {
-			return nil
-		}
-		return errors.Join(errReplaced, err)
-	case v.Path != "":
-		defer h.close()
-	}
-	if v.Now.Mtime != nil && (a.links != 1 || !m.isStill(v.Path, a)) {
-		return errReplaced
-	}
-	return h.setLook(a, *v.Now)
-}
-
-// open opens what a move is about; its caller closes it, unless it is the
-// directory itself.
-func (m *mover) open(v *move) (h handle, a attr, err error) {
-	dir, name := split(v.Path)
-	if h, err = m.top.enter(dir, openDirectory); err == nil && v.Path != "" {
-		h, err = h.open(name, 0)
-	}
-	if err != nil {
-		return noHandle, a, replacedIf(err, unix.ELOOP, unix.ENOTDIR, unix.ENXIO)
-	}
-	if a, err = h.stat(); err != nil && v.Path != "" {
-		h.close()
-	}
-	return h, a, err
-}
-
-// setLook changes what is different.
-func (h handle) setLook(is attr, to look) error {
-	if is.bits() != to.Mode {
-		if err := h.chmod(to.Mode); err != nil {
-			return err
-		}
-	}
-	if to.Mtime != nil && is.mtime != *to.Mtime {
-		return h.setMtime(*to.Mtime)
-	}
-	return nil
+	return v.Do == moveIn
 }

@@ -15,9 +15,12 @@ import (
 	"sandkeep/internal/snapshot"
 )
 
+// exactPrefix begins the names of stages that may have a journal.
+const exactPrefix = stagingPrefix + "exact-"
+
 // exactStage is the name of the stage for a directory: one at a time.
 func exactStage(name string) string {
-	return fmt.Sprintf("%sexact-%x", stagingPrefix, sha256.Sum256([]byte(name)))
+	return fmt.Sprintf("%s%x", exactPrefix, sha256.Sum256([]byte(name)))
 }
 
 // asideStage is the name of a stage whose directory is not at its place.
@@ -27,7 +30,7 @@ func asideStage(name string, inode uint64) string {
 
 // newExactStage makes the stage for a directory, after what a dead restore left
 // of it is undone.
-func newExactStage(parent *os.Root, name string) (*stage, error) {
+func (t *Trees) newExactStage(parent *os.Root, name string) (*stage, error) {
 	for range maxPrepares {
 		s := &stage{parent: parent, name: exactStage(name)}
 		err := parent.Mkdir(s.name, 0o777)
@@ -40,7 +43,7 @@ func newExactStage(parent *os.Root, name string) (*stage, error) {
 		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, diskFault("make a staging directory for", name, err)
 		}
-		if err := settle(parent, s.name); err != nil {
+		if err := t.settle(parent, s.name); err != nil {
 			return nil, err
 		}
 	}
@@ -52,7 +55,7 @@ func atWork() error {
 }
 
 // settleDir undoes what a dead restore left of a directory; Busy if one is at work.
-func settleDir(dir string) error {
+func (t *Trees) settleDir(dir string) error {
 	real, err := resolve(dir)
 	if err != nil {
 		return nil // who uses it will say so
@@ -62,13 +65,13 @@ func settleDir(dir string) error {
 		return diskFault("open the directory above", filepath.Base(real), err)
 	}
 	defer parent.Close()
-	return settleAll(parent, filepath.Base(real))
+	return t.settleAll(parent, filepath.Base(real))
 }
 
 // settleAll settles the stages of a directory: the one of its name, and the one
 // that was set aside when it was away.
-func settleAll(parent *os.Root, name string) error {
-	if err := settle(parent, exactStage(name)); err != nil {
+func (t *Trees) settleAll(parent *os.Root, name string) error {
+	if err := t.settle(parent, exactStage(name)); err != nil {
 		return err
 	}
 	info, err := parent.Lstat(name)
@@ -76,11 +79,11 @@ func settleAll(parent *os.Root, name string) error {
 		return nil // who uses it will say so
 	}
 	is, _ := sysStat(info)
-	return settle(parent, asideStage(name, is.inode))
+	return t.settle(parent, asideStage(name, is.inode))
 }
 
 // settle removes a stage whose process is dead, after its moves are undone.
-func settle(parent *os.Root, name string) error {
+func (t *Trees) settle(parent *os.Root, name string) error {
 	dir, err := enterDir(parent, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -102,9 +105,12 @@ func settle(parent *os.Root, name string) error {
 	if err != nil || lost != nil || !os.SameFile(now, mine) {
 		return nil // another was quicker
 	}
-	head, err := undoStage(parent, name, handle(lock.Fd()))
+	head, err := t.undoStage(parent, name, handle(lock.Fd()))
 	if errors.Is(err, errOrphan) {
 		return setAside(parent, name, head)
+	}
+	if errors.Is(err, errForeign) {
+		return snapshot.Errorf(snapshot.Internal, "%q, beside the directory, is of a restore that broke off, and its journal is damaged or not this worker's; start the worker with the state directory that it had then, or move that away, then send the request again", name).Because(err)
 	}
 	if err != nil {
 		return snapshot.Errorf(snapshot.Internal, "a restore that broke off could not be undone (%s); see to the file system of the node, then send the request again", errnoText(err)).Because(err)
@@ -122,7 +128,7 @@ func setAside(parent *os.Root, stage string, head journalHead) error {
 	}
 	err := parent.Rename(stage, aside)
 	if errors.Is(err, fs.ErrExist) {
-		err = parent.Rename(stage, stagingPrefix+rand.Text())
+		err = parent.Rename(stage, exactStage(head.Name)+"-"+rand.Text())
 	}
 	return err
 }
@@ -131,21 +137,21 @@ func setAside(parent *os.Root, stage string, head journalHead) error {
 var errOrphan = errors.New("the directory of the journal is not there")
 
 // undoStage undoes the moves of a stage's journal, if it has one.
-func undoStage(parent *os.Root, name string, stage handle) (head journalHead, err error) {
-	head, moves, err := readJournal(stage)
-	if isAbsent(err) {
-		return head, nil
+func (t *Trees) undoStage(parent *os.Root, name string, stage handle) (head journalHead, err error) {
+	if !strings.HasPrefix(name, exactPrefix) {
+		return head, nil // what is in it may be of a checkpoint
 	}
-	if err != nil || head.Name == "" || strings.Contains(head.Name, "/") {
-		return head, errors.Join(err, errReplaced)
+	head, moves, err := t.readJournal(stage)
+	if err != nil {
+		return head, unlessAbsent(err)
 	}
 	up, err := parent.Open(".")
 	if err != nil {
 		return head, err
 	}
 	defer up.Close()
-	u := undo{moves: moves, parent: parent, name: head.Name, stage: name, at: stage,
-		mover: &mover{top: way{top: noHandle}, fresh: way{top: noHandle}, old: noHandle, fault: func(string, string) error { return nil }}}
+	u := undo{moves: moves, mtimes: head.Mtimes, parent: parent, name: head.Name, stage: name, at: stage,
+		mover: &mover{top: way{top: noHandle}, fresh: way{top: noHandle}, old: noHandle, fault: t.fault}}
 	defer u.close()
 	if u.top.top, err = openDirectory(handle(up.Fd()), head.Name); err == nil {
 		err = head.check(u.top.top)
@@ -153,12 +159,12 @@ func undoStage(parent *os.Root, name string, stage handle) (head journalHead, er
 	if isNotThere(err) {
 		return head, errOrphan
 	}
-	// The undo may have broken off after it had kept what is new.
+	// An undo that broke off may have kept what is new, a removal begun to go on.
 	if err == nil {
 		u.fresh.top, err = umask(0).openOrMake(stage, freshName)
 	}
 	if err == nil {
-		u.old, err = openDirectory(stage, oldName)
+		u.old, err = umask(0).openOrMake(stage, oldName)
 	}
 	if err == nil {
 		err = u.note()

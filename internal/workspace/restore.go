@@ -83,6 +83,7 @@ func (t *Trees) feed(f *fill, entries iter.Seq2[snapshot.Entry, error]) error {
 
 // destination is the way from a root to the directory that a restore makes.
 type destination struct {
+	t     *Trees
 	dir   string // host path of the named root
 	path  string
 	parts []string
@@ -118,7 +119,7 @@ func (t *Trees) destination(root, path string) (*destination, error) {
 	if err != nil {
 		return nil, diskFault("open the root above", path, err)
 	}
-	return &destination{dir: dir, path: path, parts: parts, roots: []*os.Root{r}, mode: snapshot.DefaultDirMode}, nil
+	return &destination{t: t, dir: dir, path: path, parts: parts, roots: []*os.Root{r}, mode: snapshot.DefaultDirMode}, nil
 }
 
 func (d *destination) parent() *os.Root { return d.roots[len(d.roots)-1] }
@@ -171,7 +172,7 @@ func (d *destination) makeStage() (*stage, error) {
 	if err := d.makeParents(); err != nil {
 		return nil, err
 	}
-	removeStale(d.parent())
+	d.t.removeStale(d.parent())
 	if err := d.checkFree(); err != nil {
 		return nil, err
 	}

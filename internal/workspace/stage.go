@@ -84,13 +84,9 @@ func lockDir(dir *os.Root) (*os.File, error) {
 
 // removeStale removes the staging directories of dead processes, after what
 // they left half done is undone. It fails silently: they are in nobody's way.
-func removeStale(parent *os.Root) {
+func (t *Trees) removeStale(parent *os.Root) {
 	for _, name := range stagesIn(parent) {
-		if path, err := parent.Readlink(name); err == nil {
-			followSign(parent, name, path)
-			continue
-		}
-		_ = settle(parent, name)
+		_ = t.settle(parent, name)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,8 +19,9 @@ import (
 type undo struct {
 	*mover
 	moves  []move
-	parent *os.Root // of the directory and of the stage
-	name   string   // of the directory
+	mtimes map[string]int64 // of new files, if not older than the stage
+	parent *os.Root         // of the directory and of the stage
+	name   string           // of the directory
 	stage  string
 	at     handle // the stage
 }
@@ -45,7 +47,7 @@ func (u *undo) takeBack() error {
 		err = u.fault("undone", "")
 	}
 	if err == nil {
-		err = endJournal(u.at)
+		err = endJournal(u.at, u.fault)
 	}
 	return err
 }
@@ -81,14 +83,32 @@ func (m *mover) undoOut(v *move) error {
 	}
 	dir, name := split(v.Path)
 	to, err := m.top.enter(dir, openDirectory)
+	if err == nil {
+		err = m.old.move(v.Slot, to, name)
+	}
+	if isNotThere(err) || errors.Is(err, fs.ErrExist) {
+		return m.keepOut(v)
+	}
+	return err
+}
+
+// keepOut keeps, under its path in the stage, an entry whose place is gone or
+// taken since, unless it is an empty directory.
+func (m *mover) keepOut(v *move) error {
+	if v.Dir && uninterrupted(func() error { return unix.Unlinkat(int(m.old), v.Slot, unix.AT_REMOVEDIR) }) == nil {
+		return nil
+	}
+	if err := m.old.mkdir(keptName, 0o700); err != nil && err != unix.EEXIST {
+		return err
+	}
+	kept := way{top: m.old}
+	defer kept.leave()
+	dir, name := split(keptName + "/" + v.Path)
+	to, err := kept.enter(dir, umask(0).openOrMake)
 	if err != nil {
 		return err
 	}
-	if err = m.old.move(v.Slot, to, name); errors.Is(err, unix.EEXIST) {
-		// Something came into its place since; both are kept.
-		err = m.old.move(v.Slot, to, name+keptSuffix+rand.Text())
-	}
-	return err
+	return m.old.move(v.Slot, to, name)
 }
 
 func (m *mover) undoIn(v *move) error {
@@ -107,7 +127,9 @@ func (m *mover) undoIn(v *move) error {
 	if err != nil {
 		return err
 	}
-	return from.move(name, to, name)
+	// It may have two names, see moveSimply; one rename would leave both.
+	_ = uninterrupted(func() error { return unix.Unlinkat(int(to), name, 0) })
+	return from.take(name, to, name)
 }
 
 // undoLook sets back what is as the move has set it. What another has set since
@@ -142,28 +164,38 @@ func isAsSet(mtime, set int64) bool {
 		func(tick time.Duration) bool { return mtime == set-set%int64(tick) })
 }
 
-// keptSuffix begins the end of the names under which an undo keeps what was
-// written since the moves began.
+// keptSuffix begins the end of the names of directories in which an undo keeps
+// what has no place any more, and what was written since the moves began.
 const keptSuffix = ".kept-"
 
-// keepWritten keeps what the restore had brought, beside the directory, if
-// anything in it was written since.
+// keepWritten keeps, beside the directory, what could not come back, and what the
+// restore had brought if anything in it was written since.
 func (u *undo) keepWritten() error {
-	brought := path.Join(u.stage, freshName)
+	if err := u.keepBeside(path.Join(oldName, keptName)); unlessAbsent(err) != nil {
+		return err
+	}
 	for i := range u.moves {
-		if v := &u.moves[i]; v.Do == moveIn && u.wasWritten(path.Join(brought, v.Path)) {
-			return u.parent.Rename(brought, u.name+keptSuffix+rand.Text())
+		if v := &u.moves[i]; v.Do == moveIn && u.wasWritten(v.Path) {
+			return u.keepBeside(freshName)
 		}
 	}
 	return nil
 }
 
+// keepBeside moves a part of the stage beside the directory, whose name may be so
+// long that only its beginning fits.
+func (u *undo) keepBeside(part string) error {
+	const most = 100
+	name := strings.ToValidUTF8(u.name[:min(len(u.name), most)], "")
+	return u.parent.Rename(path.Join(u.stage, part), name+keptSuffix+rand.Text())
+}
+
 // wasWritten looks for a file that is newer than the moves, or a directory below
 // whose names have changed. What can't be looked at may be somebody's work.
 func (u *undo) wasWritten(brought string) bool {
-	began := time.Unix(0, u.began)
+	began, fresh := time.Unix(0, u.began), path.Join(u.stage, freshName)+"/"
 	found := errors.New("found")
-	err := fs.WalkDir(u.parent.FS(), brought, func(_ string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(u.parent.FS(), fresh+brought, func(at string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // it went since
 		}
@@ -176,10 +208,12 @@ func (u *undo) wasWritten(brought string) bool {
 		}
 		// Clocks of file systems tick slowly: what is new may be as old as the journal,
 		// and so may what was staged last, whose files have older times.
-		if t := info.ModTime(); t.After(began) || !d.IsDir() && t.Equal(began) {
-			return found
+		t := info.ModTime()
+		set, known := u.mtimes[strings.TrimPrefix(at, fresh)]
+		if t.Before(began) || d.IsDir() && t.Equal(began) || known && isAsSet(t.UnixNano(), set) {
+			return nil
 		}
-		return nil
+		return found
 	})
 	return err != nil
 }

@@ -17,7 +17,7 @@ import (
 type Options struct {
 	SandboxRoot string    // directory of the sandboxes
 	RestoreRoot string    // directory of the restored trees
-	StateDir    string    // keeps the stat caches; "" for none. It is never captured
+	StateDir    string    // keeps the stat caches, and a key without which no other process undoes a restore; "" for neither. It is never captured
 	Forbidden   []string  // further directories that are never captured, such as the store's
 	Redactor    *Redactor // nil: no secrets
 }
@@ -26,7 +26,7 @@ type Options struct {
 type Trees struct {
 	options  Options
 	redactor *Redactor
-	salt     []byte // of the fingerprints in the stat caches
+	salt     []byte // of the fingerprints in the stat caches, and key of the journals
 	// fault stands before each use of the file system, so that tests can make
 	// it fail or change the tree at that moment. Several goroutines call it.
 	fault func(op, path string) error
@@ -41,22 +41,31 @@ func New(o Options) (*Trees, error) {
 	if t.redactor == nil {
 		t.redactor = &Redactor{}
 	}
+	if err := t.openState(); err != nil {
+		return nil, err
+	}
 	for _, dir := range []string{o.SandboxRoot, o.RestoreRoot} {
 		if root, err := os.OpenRoot(dir); err == nil {
-			removeStale(root)
+			t.removeStale(root)
+			t.followSigns(root)
 			_ = root.Close()
 		}
 	}
-	if o.StateDir == "" {
-		return t, nil
+	return t, nil
+}
+
+func (t *Trees) openState() (err error) {
+	if t.options.StateDir == "" {
+		t.salt = make([]byte, saltBytes)
+		_, _ = rand.Read(t.salt) // never fails
+		return nil
 	}
 	if err := os.MkdirAll(t.cacheDir(), 0o700); err != nil {
-		return nil, fmt.Errorf("make directory of the stat caches: %w", err)
+		return fmt.Errorf("make directory of the stat caches: %w", err)
 	}
 	t.pruneCaches(time.Now().Add(-cacheLife))
-	var err error
 	t.salt, err = loadSalt(filepath.Join(t.cacheDir(), saltName))
-	return t, err
+	return err
 }
 
 func (t *Trees) cacheDir() string { return filepath.Join(t.options.StateDir, "stat-cache") }
@@ -101,13 +110,21 @@ func loadSalt(file string) ([]byte, error) {
 	salt = make([]byte, saltBytes)
 	_, _ = rand.Read(salt) // never fails
 	_, err = tmp.Write(salt)
-	if err = errors.Join(err, tmp.Close()); err != nil {
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
 		return nil, fmt.Errorf("write salt of the stat caches: %w", err)
 	}
 	if err = os.Link(tmp.Name(), file); errors.Is(err, fs.ErrExist) {
 		return loadSalt(file)
 	}
-	return salt, err
+	return salt, errors.Join(err, syncDir(filepath.Dir(file))) // or a power cut could leave a journal without it
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // CheckRoot refuses "/", the home directory and whatever is above it, and a
