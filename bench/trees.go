@@ -44,7 +44,9 @@ func makeTree(ctx context.Context, name, dir string) (about string, err error) {
 	case "app":
 		return makeApp(ctx, dir)
 	}
-	return "a copy of a directory", run(ctx, exec.Command("cp", "-a", "--", name, dir))
+	// git can't save a repository.
+	script := `cp -a -- "$0" "$1"; find "$1" -name .git -prune -exec rm -rf {} +`
+	return "a copy of a directory, without .git", run(ctx, exec.Command("sh", "-ec", script, name, dir))
 }
 
 // makeSrc makes 2,000 text files, 20 MB, in 775 directories.
