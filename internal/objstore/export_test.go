@@ -31,6 +31,26 @@ func (s *Store) LimitEntry(bytes int) { s.maxEntry = bytes }
 // ForgetCache makes the next reads ask the server again.
 func (s *Store) ForgetCache() { s.cache = newPackCache(s.cache.room, s.loadPack) }
 
+// Held is what is taken of the budget, what the cache has, and the buffers that
+// nobody uses.
+func (s *Store) Held() (taken, cached int64, idle int) {
+	s.cache.mu.Lock()
+	cached = s.cache.used
+	s.cache.mu.Unlock()
+	s.memory.mu.Lock()
+	defer s.memory.mu.Unlock()
+	return s.memory.taken, cached, len(s.memory.idle)
+}
+
+// SavesWait reports whether a save waits for what saves may hold.
+func (s *Store) SavesWait() bool {
+	if s.memory.held.TryAcquire(1) {
+		s.memory.held.Release(1)
+		return false
+	}
+	return true
+}
+
 // CountLoads counts the packs that are fetched from now on.
 func (s *Store) CountLoads() func() int {
 	var mu sync.Mutex
@@ -104,7 +124,7 @@ func Zip(data []byte) []byte {
 
 // Plain writes a manifest without a parent.
 func (s *Store) Plain(ctx context.Context, entries []snapshot.Entry) (snapshot.List, error) {
-	w, err := s.newListWriter(ctx, snapshot.List{})
+	w, err := s.newListWriter(ctx, snapshot.List{}, nil)
 	if err != nil {
 		return snapshot.List{}, err
 	}

@@ -1,17 +1,20 @@
 package objstore_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"sandkeep/internal/objstore"
 	"sandkeep/internal/snapshot"
+	"sandkeep/internal/snapshot/snapshottest"
 )
 
 // putPage stores a page as the only content of a pack and refers to it.
@@ -26,6 +29,27 @@ func putPage(t *testing.T, js jetstream.JetStream, page []byte, first string) sn
 		t.Fatal(err)
 	}
 	return snapshot.PageRef{Piece: snapshot.Piece{Digest: d, Pack: d, Length: int64(len(page))}, First: first}
+}
+
+// TestItems_Tower stores a list upon one that claims billions of pages, all of
+// them the same one: it looks at some, and is done.
+func TestItems_Tower(t *testing.T) {
+	s, js := newStore(t)
+	list, err := s.WriteItems(t.Context(), [][]byte{snapshottest.RandomBytes(5, 40_000)}, snapshot.List{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref := list.Pages[0]
+	const levels = 4
+	for range levels {
+		ref = putPage(t, js, objstore.EncodeRefs(slices.Repeat([]snapshot.PageRef{ref}, 300)), "")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // for what never ends
+	defer cancel()
+	prior := snapshot.List{Count: 1, Level: levels, Pages: []snapshot.PageRef{ref}}
+	if _, err := s.WriteItems(ctx, [][]byte{snapshottest.RandomBytes(6, 40_000)}, prior); err != nil {
+		t.Error(err)
+	}
 }
 
 // linkTree is a tree of n links, which needs no contents.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -27,7 +28,9 @@ func (s *Store) Import(ctx context.Context, entries []snapshot.Entry, parent sna
 		}
 		last = e.Path
 	}
-	in, err := s.placesIn(ctx, parent, entries)
+	looks := newPackLooks(ctx, s, true)
+	defer func() { _ = looks.group.Wait() }() // its functions return none
+	in, err := looks.placesIn(parent, entries)
 	if err != nil {
 		return snapshot.List{}, fmt.Errorf("read parent manifest: %w", err)
 	}
@@ -36,7 +39,7 @@ func (s *Store) Import(ctx context.Context, entries []snapshot.Entry, parent sna
 			return snapshot.List{}, err
 		}
 	}
-	return s.writeEntries(ctx, entries, in, parent)
+	return s.writeEntries(ctx, entries, in, parent, looks)
 }
 
 // places are where contents lie in packs, by their digest.
@@ -57,43 +60,36 @@ func (in places) pieces(e snapshot.Entry) []snapshot.Piece {
 // placesIn finds the contents of entries in the manifest before. What lies in a
 // pack that is gone or proved unreadable is not found, nor is anything behind a
 // page that can't be read.
-func (s *Store) placesIn(ctx context.Context, parent snapshot.List, entries []snapshot.Entry) (places, error) {
+func (l *packLooks) placesIn(parent snapshot.List, entries []snapshot.Entry) (places, error) {
 	in := places{}
 	for _, e := range entries {
 		if e.Kind == snapshot.KindFile {
 			in[e.Digest] = place{}
 		}
 	}
-	if err := s.losePages(ctx, parent, true); err != nil {
+	if err := l.askPages(parent); err != nil {
 		return nil, err
 	}
-	packs := map[snapshot.Digest]bool{}
-	for e, err := range s.Entries(ctx, parent, "", "") {
+	for e, err := range l.s.Entries(l.ctx, parent, "", "") {
 		if unreadable(err) {
 			break
 		}
 		if err != nil {
 			return nil, err
 		}
-		if known, wanted := in[e.Digest]; wanted && known.pieces == nil && s.allReusable(e.Pieces) {
+		if known, wanted := in[e.Digest]; wanted && known.pieces == nil && all(e.Pieces, l.s.reusable) {
 			in[e.Digest] = place{e.Size, e.Pieces}
 			for _, p := range e.Pieces {
-				packs[p.Pack] = true
+				l.ask(p.Pack)
 			}
 		}
 	}
-	err := s.losePacks(ctx, maps.Keys(packs), true)
-	maps.DeleteFunc(in, func(_ snapshot.Digest, p place) bool { return !s.allReusable(p.pieces) })
-	return in, err
+	maps.DeleteFunc(in, func(_ snapshot.Digest, p place) bool { return !all(p.pieces, l.holds) })
+	return in, l.failure()
 }
 
-func (s *Store) allReusable(pieces []snapshot.Piece) bool {
-	for _, p := range pieces {
-		if !s.reusable(p) {
-			return false
-		}
-	}
-	return true
+func all(pieces []snapshot.Piece, can func(snapshot.Piece) bool) bool {
+	return !slices.ContainsFunc(pieces, func(p snapshot.Piece) bool { return !can(p) })
 }
 
 // requireBlobs looks for the contents without a place, for each one once.
@@ -130,10 +126,10 @@ func (s *Store) requireBlobs(ctx context.Context, entries []snapshot.Entry, in p
 	return nil
 }
 
-func (s *Store) writeEntries(ctx context.Context, entries []snapshot.Entry, in places, prior snapshot.List) (snapshot.List, error) {
+func (s *Store) writeEntries(ctx context.Context, entries []snapshot.Entry, in places, prior snapshot.List, looks *packLooks) (snapshot.List, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	w, err := s.newListWriter(ctx, prior)
+	w, err := s.newListWriter(ctx, prior, looks)
 	if err != nil {
 		return snapshot.List{}, err
 	}

@@ -13,12 +13,13 @@ import (
 // conversation has many packs and is stored often: they are looked for, their
 // chunks are not.
 func (s *Store) WriteItems(ctx context.Context, items [][]byte, prior snapshot.List) (snapshot.List, error) {
-	if err := s.losePages(ctx, prior, false); err != nil {
+	looks := newPackLooks(ctx, s, false)
+	if err := looks.askPages(prior); err != nil {
 		return snapshot.List{}, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	w, err := s.newListWriter(ctx, prior)
+	w, err := s.newListWriter(ctx, prior, looks)
 	if err != nil {
 		return snapshot.List{}, err
 	}

@@ -32,12 +32,12 @@ func (s *Store) newPages(ctx context.Context, memory *share, atOnce int) *listWr
 	return &listWriter{packs: newPacker(ctx, s, memory, maxPagePack, atOnce), known: map[snapshot.Digest]span{}}
 }
 
-// newListWriter reuses the pages of prior. Pages of prior that can't be read
-// are not reused; they are written anew.
-func (s *Store) newListWriter(ctx context.Context, prior snapshot.List) (*listWriter, error) {
+// newListWriter reuses the pages of prior, whose packs were asked for. Pages of
+// prior that can't be read are not reused; they are written anew.
+func (s *Store) newListWriter(ctx context.Context, prior snapshot.List, looks *packLooks) (*listWriter, error) {
 	w := s.newPages(ctx, s.newShare(listShare), packsAtOnce)
 	err := s.reuse(ctx, prior, func(r snapshot.PageRef, _ bool) bool {
-		if s.reusable(r.Piece) {
+		if looks.holds(r.Piece) {
 			w.known[r.Digest] = closedSpan(r.Piece)
 		}
 		return true
@@ -48,7 +48,7 @@ func (s *Store) newListWriter(ctx context.Context, prior snapshot.List) (*listWr
 	return w, nil
 }
 
-// reusable refuses what lies in a pack that proved unreadable.
+// reusable refuses what lies in a pack of which it is known that it proved unreadable.
 func (s *Store) reusable(p snapshot.Piece) bool {
 	return p.Offset >= 0 && p.Offset <= maxPack && p.Length >= 0 && p.Length <= maxContent &&
 		!s.suspects.has(s.packs(), objectName(p.Pack))

@@ -3,8 +3,6 @@ package objstore
 import (
 	"context"
 	"fmt"
-	"iter"
-	"maps"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -18,8 +16,8 @@ type packLooks struct {
 	s      *Store
 	ctx    context.Context
 	group  errgroup.Group
-	chunks bool       // they count as well, not only the info
-	anew   *objectSet // packs that are not to be referred to again; nil for none
+	chunks bool                     // they count as well, not only the info
+	anew   map[snapshot.Digest]bool // packs that are not to be referred to again
 
 	mu    sync.Mutex // guards what follows
 	packs map[snapshot.Digest]*packLook
@@ -61,7 +59,7 @@ func (l *packLooks) look(look *packLook) {
 		return
 	case l.s.suspects.has(bucket, name): // the next pack of that name is compared with it
 		return
-	case l.anew != nil && l.anew.has(bucket, name):
+	case l.anew[look.ref.name]:
 		return
 	}
 	info, _, err := l.s.info(l.ctx, bucket, name)
@@ -117,29 +115,22 @@ func (l *packLooks) spans(r *rowReader, only func(rowPiece) bool) (spans []span)
 	return spans
 }
 
-// losePacks keeps the packs that are gone from being reused, or not whole if
-// chunks count.
-func (s *Store) losePacks(ctx context.Context, packs iter.Seq[snapshot.Digest], chunks bool) error {
-	looks := newPackLooks(ctx, s, chunks)
-	for name := range packs {
-		looks.ask(name)
-	}
-	_ = looks.group.Wait() // its functions return none
-	return looks.failure()
+// holds reports whether the piece can be reused. It goes by the answer for its
+// pack: of those that proved unreadable the store forgets some.
+func (l *packLooks) holds(p snapshot.Piece) bool {
+	return l.s.reusable(p) && l.ask(p.Pack).isWhole()
 }
 
-// losePages is losePacks for the pages of a list, which may be in the cache
-// while the store has lost them.
-func (s *Store) losePages(ctx context.Context, list snapshot.List, chunks bool) error {
-	packs := map[snapshot.Digest]bool{}
-	err := s.reuse(ctx, list, func(r snapshot.PageRef, _ bool) bool {
-		if s.reusable(r.Piece) { // others are doubted already, and stay so
-			packs[r.Pack] = true
-		}
+// askPages asks for the pages of a list, which may be in the cache while the
+// store has lost them.
+func (l *packLooks) askPages(list snapshot.List) error {
+	err := l.s.reuse(l.ctx, list, func(r snapshot.PageRef, _ bool) bool {
+		l.ask(r.Pack)
 		return true
 	})
+	_ = l.group.Wait() // its functions return none
 	if err == nil || unreadable(err) {
-		err = s.losePacks(ctx, maps.Keys(packs), chunks)
+		err = l.failure()
 	}
 	if err != nil {
 		return fmt.Errorf("look for the pages before: %w", err)

@@ -2,6 +2,7 @@ package objstore_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
@@ -102,6 +103,29 @@ func TestImport_LostParent(t *testing.T) {
 			s.ForgetCache()
 			checkTree(t, s, list, files)
 		})
+	}
+}
+
+// TestImport_ManyLost has a parent that has lost more packs than a store notes:
+// none of them counts.
+func TestImport_ManyLost(t *testing.T) {
+	const count = 10_050
+	s, js := newStore(t)
+	parent := snapshot.List{Count: count}
+	var entries, page []snapshot.Entry
+	for i := range count {
+		d := snapshot.Digest(sha256.Sum256(fmt.Append(nil, "content", i)))
+		e := snapshot.Entry{Path: fmt.Sprintf("f%06d", i), Kind: snapshot.KindFile, Mode: 0o644, Size: 10, Digest: d}
+		entries = append(entries, e)
+		e.Pieces = []snapshot.Piece{{Digest: d, Pack: sha256.Sum256(d[:]), Length: 10}}
+		if page = append(page, e); len(page) == 500 || i == count-1 {
+			parent.Pages = append(parent.Pages, putPage(t, js, objstore.EncodeEntries(page), page[0].Path))
+			page = nil
+		}
+	}
+	list, err := s.Import(t.Context(), entries, parent, true)
+	if !errors.Is(err, snapshot.MissingBlob) || !strings.Contains(err.Error(), entries[0].Path) { // the first of them
+		t.Fatalf("got %d entries, %v", list.Count, err)
 	}
 }
 

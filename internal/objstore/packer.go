@@ -18,7 +18,7 @@ const packsAtOnce = 2
 type packRef struct {
 	name   snapshot.Digest
 	closed bool
-	used   int64 // bytes of it that the new manifest refers to, as far as it is written
+	used   packUse // of the new manifest, as far as it is written
 }
 
 // span is a Piece whose pack may still be open.
@@ -133,6 +133,9 @@ func (p *packer) close() error {
 		return p.failure(err)
 	}
 	name, buf, turn := p.namer.name(), p.buf, p.turn
+	if turn != nil {
+		turn.leave()
+	}
 	p.group.Go(func() error {
 		if turn != nil {
 			defer turn.giveBack()
@@ -154,7 +157,6 @@ func (p *packer) failure(err error) error {
 
 func (p *packer) store(name snapshot.Digest, buf []byte) error {
 	size := int64(len(buf) - packRoom)
-	p.s.sparse.drop(p.s.packs(), objectName(name)) // it came out again: there is no better one
 	there, err := p.there(name, buf[packRoom:])
 	if err != nil {
 		return fmt.Errorf("look for pack %s: %w", name, err)

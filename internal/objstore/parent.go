@@ -20,7 +20,7 @@ type parentPage struct {
 	rows  rowReader        // at its beginning
 	own   *packLook        // the pack that it lies in; nil for an inline manifest
 	looks []*packLook      // the packs of its table
-	used  []int64          // bytes of each that the rows noted by use refer to
+	used  []packUse        // of each, by the rows that use has noted
 }
 
 // manifestPages are the pages of a manifest; an inline one is one page.
@@ -73,7 +73,7 @@ func (l *packLooks) page(ref snapshot.PageRef, raw []byte) *parentPage {
 	for _, pack := range p.rows.packs {
 		p.looks = append(p.looks, l.ask(pack))
 	}
-	p.used = make([]int64, len(p.looks))
+	p.used = make([]packUse, len(p.looks))
 	return p
 }
 

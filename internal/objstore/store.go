@@ -26,7 +26,7 @@ type Store struct {
 	memory   *budget
 	cache    *packCache
 	suspects objectSet          // proved unreadable: the next put looks at their bytes before it believes their info
-	sparse   objectSet          // packs of which too little is used: the next save stores that anew
+	sparse   sparseNotes        // packs of which too little is used: the next save stores that anew
 	encoders chan *zstd.Encoder // those that are idle, nil before the first use
 	maxEntry int                // bytes of a page with one entry, which is a content
 	dec      *zstd.Decoder

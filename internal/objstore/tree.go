@@ -113,7 +113,7 @@ func (s *Store) NewTree(ctx context.Context, parent snapshot.List) (snapshot.Tre
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	memory, looks := s.newKept(), newPackLooks(ctx, s, true)
-	looks.anew = &s.sparse
+	looks.anew = s.sparse.get(parent)
 	pages := make(chan *parentPage, pagesAhead)
 	t := &tree{
 		s: s, ctx: ctx, cancel: cancel, memory: memory, own: newIndex(),
@@ -267,7 +267,7 @@ func (t *tree) Finish(ctx context.Context) (snapshot.List, int64, error) {
 	if err != nil {
 		return snapshot.List{}, 0, err
 	}
-	t.looks.noteSparse()
+	t.s.sparse.add(list, t.looks.sparse())
 	return list, t.files.stored.Load(), nil
 }
 

@@ -309,7 +309,7 @@ func (in staged) base() BaseKey { return BaseKey{in.def.Name, in.Tenant} }
 // moveBase lets the first save of another thread reuse what this one stored. It
 // is worth no failure, and little time. It comes after the commit: if the worker
 // dies in between, the base is the one before, which is as good a parent, only
-// older; never is it a manifest that no checkpoint has.
+// older; never is it a manifest that no checkpoint had.
 func (s *Service) moveBase(ctx context.Context, key BaseKey, files List) {
 	ctx, cancel := context.WithTimeout(ctx, baseWait)
 	defer cancel()
