@@ -65,7 +65,7 @@ func (s *Store) entomb(ctx context.Context, th thread) error {
 		return err
 	}
 	if l.live {
-		return t.conflict(l)
+		return t.conflict(l, s.now())
 	}
 	left, err := s.leftOf(ctx, th)
 	if err != nil {

@@ -60,12 +60,16 @@ func lockOf(name snapshot.LockName) target {
 	return target{key: lockKey(name), kind: "lock", name: string(name), detail: "name", conflictCode: snapshot.LockConflict, lostCode: snapshot.LockLost}
 }
 
-func (t target) conflict(l lease) error {
+func (t target) conflict(l lease, now time.Time) error {
 	if !l.live {
 		return snapshot.Errorf(t.conflictCode, "%s %q went to another holder at the same time; try again", t.kind, t.name).With(t.detail, t.name)
 	}
-	until := time.UnixMilli(l.ExpiresAt).UTC().Format(time.RFC3339)
-	return snapshot.Errorf(t.conflictCode, "%s %q is held by node %q until %s; wait for it or try again then", t.kind, t.name, l.Node, until).
+	until := time.UnixMilli(l.ExpiresAt)
+	held := fmt.Sprintf("is held by node %q until %s; wait for it or try again then", l.Node, until.UTC().Format(time.RFC3339))
+	if until.Before(now) {
+		held = fmt.Sprintf("still has a lease of node %q that is over; try again, and if it stays, give the NATS servers more storage: full ones end no lease", l.Node)
+	}
+	return snapshot.Errorf(t.conflictCode, "%s %q %s", t.kind, t.name, held).
 		With(t.detail, t.name).With("holder", l.Node).With("since", l.Since).With("expiresAt", l.ExpiresAt)
 }
 
@@ -181,7 +185,7 @@ func (s *Store) take(ctx context.Context, t target, own *ownLease, ttl time.Dura
 		own.lease = l
 		return nil
 	case l.live:
-		return t.conflict(l)
+		return t.conflict(l, s.now())
 	}
 	now := s.now()
 	mine := lease{live: true, holder: holder{Owner: owner, Node: s.node, Since: now.UnixMilli(), ExpiresAt: now.Add(ttl).UnixMilli(), LeaseMs: ttl.Milliseconds()}}
@@ -216,12 +220,12 @@ func (s *Store) moveFence(ctx context.Context, id snapshot.ThreadID, l lease) er
 	case th.Fence == l.seq:
 		return nil
 	case th.Fence > l.seq: // a later holder was here
-		s.remove(ctx, t, l.seq)
+		_ = s.vacate(ctx, t, l.seq) // or it expires
 		rival, err := s.readLease(ctx, t)
 		if err != nil {
 			return err
 		}
-		return t.conflict(rival)
+		return t.conflict(rival, s.now())
 	}
 	next := th.threadState // an absent thread becomes an empty state
 	next.Fence = l.seq
@@ -229,10 +233,15 @@ func (s *Store) moveFence(ctx context.Context, id snapshot.ThreadID, l lease) er
 	return err
 }
 
-// remove is the conditional removal of an own lease; if it fails, the lease
-// expires.
-func (s *Store) remove(ctx context.Context, t target, expect uint64) {
-	_, _ = s.putFreeing(ctx, removal(t, expect))
+// vacate is the conditional removal of an own lease. A full server has no room
+// for its marker, nor for the one of the expiry: the lease is purged then, which
+// is as if the marker were gone at once. Those who wait see it at their next look.
+func (s *Store) vacate(ctx context.Context, t target, seq uint64) error {
+	_, err := s.kv.put(ctx, removal(t, seq))
+	if errors.Is(err, snapshot.StoreFull) {
+		err = s.kv.purge(ctx, t.key, seq)
+	}
+	return err
 }
 
 // removal leaves a marker, so that those who wait are woken.
@@ -251,7 +260,7 @@ func (s *Store) abandon(ctx context.Context, t target, own *ownLease) {
 		case err != nil:
 			return err
 		case l.live && l.Owner == hashToken(own.token):
-			_, err = s.putFreeing(ctx, removal(t, l.seq))
+			err = s.vacate(ctx, t, l.seq)
 		case !l.live && own.lost:
 			_, err = s.kv.put(ctx, removal(t, l.seq))
 		}
@@ -319,7 +328,6 @@ func (s *Store) release(ctx context.Context, t target, token string, fence uint6
 		if err != nil || !l.isOf(token, fence) {
 			return err
 		}
-		_, err = s.putFreeing(ctx, removal(t, l.seq))
-		return err
+		return s.vacate(ctx, t, l.seq)
 	})
 }
