@@ -64,7 +64,7 @@ func (c *demoCmd) Run(ctx context.Context, std agent.IO, top *cli) (err error) {
 	if common.LogLevel == "info" {
 		common.LogLevel = "warn"
 	}
-	setup, err := agent.NewSetup(common, c.worker(dir), std.Err)
+	setup, err := agent.NewSetup(common, c.worker(dir), std.Err, filepath.Join(dir, "store"))
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (c *demoCmd) Run(ctx context.Context, std agent.IO, top *cli) (err error) {
 	if err := server.Init(ctx, common, embedded, agent.Buckets{}); err != nil {
 		return err
 	}
-	worker, err := setup.Start(ctx, server.Link, embedded.StoreDir)
+	worker, err := setup.Start(ctx, server.Link)
 	if err != nil {
 		return err
 	}

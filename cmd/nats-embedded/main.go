@@ -4,6 +4,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
@@ -36,11 +38,22 @@ func (l Login) options() bus.ConnectOptions {
 	return bus.ConnectOptions{Creds: l.Creds, NKey: l.NKey, User: l.User, Password: l.Password, JSDomain: l.JSDomain}
 }
 
+// AfterApply refuses a login without a server that asks for one. Variables are
+// no fault: they are about other servers.
+func (c *cli) AfterApply(given *kong.Context) error {
+	for _, p := range given.Path {
+		if p.Flag != nil && c.ServerConfig == "" && strings.HasPrefix(p.Flag.Help, "With --server-config:") {
+			return fmt.Errorf("--%s is of use only with --server-config; leave it out", p.Flag.Name)
+		}
+	}
+	return nil
+}
+
 func (c *cli) Run(ctx context.Context, std agent.IO) (err error) {
 	if err := agent.CheckServer(c.Embedded, c.Buckets); err != nil {
 		return err
 	}
-	setup, err := agent.NewSetup(c.Common, c.Worker, std.Err)
+	setup, err := agent.NewSetup(c.Common, c.Worker, std.Err, c.StoreDir)
 	if err != nil {
 		return err
 	}
@@ -56,7 +69,7 @@ func (c *cli) Run(ctx context.Context, std agent.IO) (err error) {
 		return err
 	}
 	if !c.NoAgent {
-		return setup.Serve(ctx, server.Link, c.StoreDir)
+		return setup.Serve(ctx, server.Link)
 	}
 	setup.Log.Info().Str("url", server.URL).Str("version", agent.Version).Msg("ready")
 	<-ctx.Done()

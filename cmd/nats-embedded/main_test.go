@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -142,6 +143,10 @@ func TestRun_Refusals(t *testing.T) {
 accounts { A { jetstream: enabled, users: [ {user: u, password: p} ] } }`), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct {
 		name, want string
 		code       int
@@ -156,6 +161,13 @@ accounts { A { jetstream: enabled, users: [ {user: u, password: p} ] } }`), 0o60
 		{"huge port", "the port is over 65535", agent.ExitUsage, arguments(dir, "--listen", "127.0.0.1:99999999999")},
 		{"other machine", "can't listen on 192.0.2.1:4222", agent.ExitError, arguments(dir, "--listen", "192.0.2.1:4222")},
 		{"absent definitions", "read sandbox definitions", agent.ExitUsage, arguments(dir, "--config", filepath.Join(dir, "absent"))},
+		{"user without a configuration", "--user is of use only with --server-config", agent.ExitUsage, arguments(dir, "--user", "u")},
+		{"password without a configuration", "--password is of use only with --server-config", agent.ExitUsage, arguments(dir, "--password=p")},
+		{"restore root is the store", "--restore-root", agent.ExitUsage, arguments(dir, "--restore-root", filepath.Join(dir, "store"))},
+		{"sandbox root in the store", `store", where a restore could destroy`, agent.ExitUsage, arguments(dir, "--sandbox-root", filepath.Join(dir, "store", "jetstream", "x"))},
+		{"root by a link", "--store-dir", agent.ExitUsage, arguments(dir, "--restore-root", filepath.Join(link, "store"))},
+		{"root is the state dir", "--state-dir", agent.ExitUsage, arguments(dir, "--restore-root", filepath.Join(dir, "state"))},
+		{"default root is the store", "--sandbox-root", agent.ExitUsage, arguments(dir, "--store-dir", filepath.Join(dir, "state", "sandboxes"))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var log strings.Builder
@@ -165,6 +177,12 @@ accounts { A { jetstream: enabled, users: [ {user: u, password: p} ] } }`), 0o60
 			}
 		})
 	}
+	if _, err := os.Stat(filepath.Join(dir, "store")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a refused start made the store directory: %v", err)
+	}
+	t.Setenv("NATS_USER", "of another server") // is no flag
+	_, stop := start(t, arguments(dir, "--sandbox-root", filepath.Join(dir, "boxes"), "--restore-root", filepath.Join(dir, "state", "restored", "x"))...)
+	stop()
 	ready, stop := start(t, "--store-dir", filepath.Join(dir, "s"), "--state-dir", filepath.Join(dir, "t"), "--allow-temp-store",
 		"--server-config", config, "--user", "u", "--password", "p")
 	if code := stop(); code != agent.ExitDone {

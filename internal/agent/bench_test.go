@@ -41,14 +41,14 @@ func newSyncedRig(b *testing.B, sync string) *rig {
 	common := agent.Common{Prefix: "sandbox", Store: "sandbox", StateDir: filepath.Join(dir, "state")}
 	common.LogLevel, common.LogFormat = "error", "json"
 	r := &rig{b: b, sandboxes: filepath.Join(dir, "sandboxes")}
-	setup, err := agent.NewSetup(common, agent.Worker{Node: "bench", SandboxRoot: r.sandboxes, RestoreRoot: filepath.Join(dir, "restored"), Lease: 30 * time.Second, Policy: agent.Policy{NoDefaultExcludes: true, IncludeCredentials: true}}, io.Discard)
+	setup, err := agent.NewSetup(common, agent.Worker{Node: "bench", SandboxRoot: r.sandboxes, RestoreRoot: filepath.Join(dir, "restored"), Lease: 30 * time.Second, Policy: agent.Policy{NoDefaultExcludes: true, IncludeCredentials: true}}, io.Discard, filepath.Join(dir, "store"))
 	r.must(err)
 	embedded := agent.Embedded{StoreDir: filepath.Join(dir, "store"), AllowTempStore: true, Listen: "127.0.0.1:0", Sync: sync, Auth: "none"}
 	server, err := agent.StartServer(common, embedded, bus.ConnectOptions{}, setup.Log)
 	r.must(err)
 	b.Cleanup(func() { r.must(server.Shutdown()) })
 	r.must(server.Init(b.Context(), common, embedded, agent.Buckets{}))
-	worker, err := setup.Start(b.Context(), server.Link, embedded.StoreDir)
+	worker, err := setup.Start(b.Context(), server.Link)
 	r.must(err)
 	b.Cleanup(func() { r.must(worker.Stop(context.WithoutCancel(b.Context()))) })
 	r.nc = server.Conn

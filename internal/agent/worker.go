@@ -33,11 +33,13 @@ type Setup struct {
 	state    stateDir
 	config   *sandbox.Config
 	redactor *workspace.Redactor
+	store    []string       // the directory of the server in this process, if there is one
 	records  *kvstore.Store // since Start
 }
 
-// NewSetup checks all flags at once. The log goes to w.
-func NewSetup(c Common, f Worker, w io.Writer) (*Setup, error) {
+// NewSetup checks all flags at once. The log goes to w. What is in the store
+// directory of a server in this process is never captured or restored into.
+func NewSetup(c Common, f Worker, w io.Writer, storeDir ...string) (*Setup, error) {
 	config, err := f.definitions()
 	if err := usage(c.check(), f.check(), err); err != nil {
 		return nil, err
@@ -46,22 +48,45 @@ func NewSetup(c Common, f Worker, w io.Writer) (*Setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f.SandboxRoot, err = root(f.SandboxRoot, state.file("sandboxes")); err != nil {
+	f.SandboxRoot = cmp.Or(f.SandboxRoot, state.file(workspace.DefaultSandboxes))
+	f.RestoreRoot = cmp.Or(f.RestoreRoot, state.file(workspace.DefaultRestored))
+	if err := usage(f.checkRoots(state, storeDir)); err != nil {
 		return nil, err
 	}
-	if f.RestoreRoot, err = root(f.RestoreRoot, state.file("restored")); err != nil {
+	if f.SandboxRoot, err = root(f.SandboxRoot); err != nil {
+		return nil, err
+	}
+	if f.RestoreRoot, err = root(f.RestoreRoot); err != nil {
 		return nil, err
 	}
 	redactor, err := workspace.NewRedactor(config.Secrets())
 	if err != nil {
 		return nil, fmt.Errorf("take secrets: %w", err)
 	}
-	return &Setup{Log: c.Logger(w, redactor), common: c, flags: f, state: state, config: config, redactor: redactor}, nil
+	return &Setup{Log: c.Logger(w, redactor), common: c, flags: f, state: state, config: config, redactor: redactor, store: storeDir}, nil
 }
 
-// root makes a root directory, the default one if none is given.
-func root(dir, byDefault string) (string, error) {
-	dir, err := filepath.Abs(cmp.Or(dir, byDefault))
+// checkRoots refuses roots in which a restore could destroy what the worker
+// itself lives on.
+func (w Worker) checkRoots(state stateDir, storeDir []string) error {
+	own := workspace.Options{StateDir: string(state), Forbidden: storeDir}
+	var faults []error
+	for _, root := range [][2]string{{"--sandbox-root", w.SandboxRoot}, {"--restore-root", w.RestoreRoot}} {
+		owner, flag := own.Owner(root[1]), "--store-dir"
+		if owner == own.StateDir {
+			flag = "--state-dir"
+		}
+		if owner != "" {
+			faults = append(faults, fmt.Errorf("%s %q is, or lies in, %s %q, where a restore could destroy what the worker needs; give a directory of its own",
+				root[0], root[1], flag, owner))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// root makes a root directory.
+func root(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
 	if err == nil {
 		err = os.MkdirAll(dir, 0o700)
 	}
@@ -82,9 +107,9 @@ func (w Worker) definitions() (*sandbox.Config, error) {
 	return config, config.AddPolicy(w.domain())
 }
 
-// Start opens the store and answers requests from then on. Directories in
-// forbidden are never captured. Ending ctx ends the opening only: stop the worker.
-func (s *Setup) Start(ctx context.Context, l Link, forbidden ...string) (*bus.Worker, error) {
+// Start opens the store and answers requests from then on. Ending ctx ends the
+// opening only: stop the worker.
+func (s *Setup) Start(ctx context.Context, l Link) (*bus.Worker, error) {
 	node := snapshot.NodeName(s.flags.Node)
 	if err := (bus.Rights{Prefix: s.common.Prefix, Store: s.common.Store}).Check(ctx, l.JS); err != nil {
 		return nil, err
@@ -106,7 +131,7 @@ func (s *Setup) Start(ctx context.Context, l Link, forbidden ...string) (*bus.Wo
 		return nil, fmt.Errorf("open objects: %w", err)
 	}
 	trees, err := workspace.New(workspace.Options{SandboxRoot: s.flags.SandboxRoot, RestoreRoot: s.flags.RestoreRoot,
-		StateDir: string(s.state), Forbidden: forbidden, Redactor: s.redactor})
+		StateDir: string(s.state), Forbidden: s.store, Redactor: s.redactor, Undone: s.undone})
 	if err != nil {
 		return nil, err
 	}
@@ -120,6 +145,17 @@ func (s *Setup) Start(ctx context.Context, l Link, forbidden ...string) (*bus.Wo
 	})
 	return bus.Serve(context.WithoutCancel(ctx), l.Conn, bus.Options{Service: service, Redactor: s.redactor, Transfer: objects, Node: node,
 		APIPrefix: l.JS.Options().APIPrefix, Prefix: s.common.Prefix, Version: Version, Log: s.Log})
+}
+
+// undone logs what was done to a directory that nobody has asked for.
+func (s *Setup) undone(u workspace.Undone) {
+	path := u.Dir
+	for _, root := range []string{s.flags.SandboxRoot, s.flags.RestoreRoot} {
+		if below, err := filepath.Rel(root, u.Dir); err == nil && filepath.IsLocal(below) {
+			path = below
+		}
+	}
+	s.Log.Warn().Str("path", path).Int("entries", u.Entries).Strs("kept", u.Kept).Msg("a restore that broke off was undone")
 }
 
 // found opens a part of the store. A server of a cluster that has yet to make a
@@ -143,14 +179,14 @@ func found[S any](ctx context.Context, open func() (S, error)) (S, error) {
 
 // Serve answers requests until ctx ends, then takes no new ones, finishes those
 // that it has within --drain and closes the connection.
-func (s *Setup) Serve(ctx context.Context, l Link, forbidden ...string) error {
+func (s *Setup) Serve(ctx context.Context, l Link) error {
 	profiles, stopProfiles, err := s.flags.serveProfiles()
 	if err != nil {
 		return err
 	}
 	defer stopProfiles()
 	closed, back := l.Conn.StatusChanged(nats.CLOSED), l.Conn.StatusChanged(nats.CONNECTED)
-	worker, err := s.Start(ctx, l, forbidden...)
+	worker, err := s.Start(ctx, l)
 	if err != nil && ctx.Err() != nil {
 		return nil // a signal came first
 	}

@@ -392,6 +392,55 @@ func TestCheckRoot(t *testing.T) {
 	}
 }
 
+// A root in a directory of the worker excuses nothing that is in it.
+func TestCheckRoot_RootInOwnDirectory(t *testing.T) {
+	b := newBench(t)
+	store := filepath.Join(b.base, "store")
+	must(t, os.MkdirAll(filepath.Join(store, "jetstream", "x"), 0o755))
+	must(t, os.Symlink(filepath.Join(store, "jetstream"), filepath.Join(b.base, "link")))
+	for _, root := range []string{store, filepath.Join(store, "jetstream"), filepath.Join(b.base, "link"), b.options.StateDir, b.base} {
+		b.options.SandboxRoot, b.options.RestoreRoot = root, root
+		for _, dir := range []string{filepath.Join(store, "jetstream"), filepath.Join(store, "jetstream", "x"), filepath.Join(b.base, "link", "x"), b.cacheDir()} {
+			wantCode(t, b.CheckRoot(dir), snapshot.InvalidWorkspace)
+		}
+		if err := b.CheckRoot(b.ws); err != nil {
+			t.Errorf("with the root %s: %v", root, err)
+		}
+	}
+	tree := newMemTree()
+	b.options.RestoreRoot = store
+	_, _, err := b.Trees.Restore(bg(), snapshot.Target{Root: "restore", Path: "jetstream", Exact: true}, tree.all(), loose(tree.open))
+	wantCode(t, err, snapshot.InvalidWorkspace)
+	if _, err := os.Stat(filepath.Join(store, "jetstream", "x")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOptions_Owner(t *testing.T) {
+	base := t.TempDir()
+	at := func(name string) string { return filepath.Join(base, name) }
+	must(t, os.MkdirAll(at("state"), 0o755))
+	must(t, os.Symlink(at("state"), at("to-state")))
+	must(t, os.Symlink(at("state"), at("state/restored")))
+	o := Options{StateDir: at("to-state"), Forbidden: []string{at("store")}} // that is yet to be made
+	for dir, want := range map[string]string{
+		"state": at("to-state"), "to-state": at("to-state"), "state/new": at("to-state"), "to-state/stat-cache/x": at("to-state"),
+		"state/restored": at("to-state"), "store": at("store"), "store/a/b": at("store"), "state/../store/sandboxes": at("store"),
+		"": "", "else": "", "state/sandboxes": "", "state/sandboxes/a/b": "", "storeroom": "", "sandboxes": "",
+	} {
+		if got := o.Owner(at(dir)); got != want {
+			t.Errorf("the owner of %q is %q, want %q", dir, got, want)
+		}
+	}
+	o = Options{StateDir: at("state"), Forbidden: []string{at("state/sandboxes")}}
+	if got := o.Owner(at("state/sandboxes/x")); got != at("state/sandboxes") {
+		t.Errorf("the owner in a store at a default root is %q", got)
+	}
+	if got := (Options{}).Owner(at("x")); got != "" {
+		t.Errorf("the owner without directories is %q", got)
+	}
+}
+
 func TestCapture_LeavesTheWorkersDirectoriesOut(t *testing.T) {
 	b := newBench(t)
 	b.write("store/block", "1", "sub/a", "2", ".sandkeep-restore-X/half", "3")

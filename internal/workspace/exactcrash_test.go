@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -47,6 +48,9 @@ func TestExact_FailuresLeaveTheOldTree(t *testing.T) {
 				code := snapshot.AsError(err).Code
 				if cause == unix.ENOSPC && code != snapshot.StoreFull || cause == unix.ENOENT && op == "move" && code != snapshot.WorkspaceChanged {
 					t.Errorf("%s %d: %v", op, n, err)
+				}
+				if text := snapshot.AsError(err).Message; code == snapshot.StoreFull && !strings.HasPrefix(text, `the disk of the node is full at "`) {
+					t.Errorf("%s %d: %s", op, n, text)
 				}
 				if after := describe(t, dir); !maps.Equal(before, after) || inode(t, dir) != was {
 					t.Fatalf("%s %d changed %v to %v", op, n, before, after)
@@ -202,12 +206,21 @@ func TestExact_WrittenSinceTheCrash(t *testing.T) {
 	b.killedWhen(func() bool { return isThere(filepath.Join(dir, "new/f")) })
 	must(t, os.WriteFile(filepath.Join(dir, "new", "work"), []byte("of an afternoon"), 0o600))
 	must(t, os.Mkdir(filepath.Join(dir, "gone"), 0o700))
+	var told []Undone
+	b.options.Undone = func(u Undone) { told = append(told, u) }
 	_, err := New(b.options)
 	must(t, err)
 	after := describe(t, dir)
 	kept, err := filepath.Glob(dir + keptSuffix + "*/new/work")
 	if must(t, err); len(kept) != 1 {
 		t.Fatalf("new/work is kept as %q; the directory has %v", kept, after)
+	}
+	name := filepath.Base(filepath.Dir(filepath.Dir(kept[0])))
+	if len(told) != 1 || told[0].Dir != dir || told[0].Entries == 0 || !slices.Contains(told[0].Kept, name) {
+		t.Errorf("told %+v, want %s with %s", told, dir, name)
+	}
+	if _, err = New(b.options); err != nil || len(told) != 1 {
+		t.Errorf("once more: %v, told %+v", err, told)
 	}
 	for path, was := range before {
 		if path != "gone" && !strings.HasPrefix(path, "gone/") && after[path] != was {

@@ -17,6 +17,7 @@ type mover struct {
 	before     map[string]attr  // what the leaves were when they were compared
 	ctimes     map[uint64]int64 // that moves have given to files with other names, by inode
 	began      int64            // when the first move could be made, by the file system's clock
+	back       map[string]bool  // what was taken back
 }
 
 func (x *exact) mover() *mover {

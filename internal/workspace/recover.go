@@ -105,7 +105,7 @@ func (t *Trees) settle(parent *os.Root, name string) error {
 	if err != nil || lost != nil || !os.SameFile(now, mine) {
 		return nil // another was quicker
 	}
-	head, err := t.undoStage(parent, name, handle(lock.Fd()))
+	undone, head, err := t.undoStage(parent, name, handle(lock.Fd()))
 	if errors.Is(err, errOrphan) {
 		return setAside(parent, name, head)
 	}
@@ -114,6 +114,9 @@ func (t *Trees) settle(parent *os.Root, name string) error {
 	}
 	if err != nil {
 		return snapshot.Errorf(snapshot.Internal, "a restore that broke off could not be undone (%s); see to the file system of the node, then send the request again", errnoText(err)).Because(err)
+	}
+	if undone != nil && t.options.Undone != nil {
+		t.options.Undone(*undone)
 	}
 	removeTree(parent, name)
 	return nil
@@ -136,18 +139,18 @@ func setAside(parent *os.Root, stage string, head journalHead) error {
 // errOrphan is about a stage whose directory is gone, or another by now.
 var errOrphan = errors.New("the directory of the journal is not there")
 
-// undoStage undoes the moves of a stage's journal, if it has one.
-func (t *Trees) undoStage(parent *os.Root, name string, stage handle) (head journalHead, err error) {
+// undoStage undoes the moves of a stage's journal; without one, undone is nil.
+func (t *Trees) undoStage(parent *os.Root, name string, stage handle) (undone *Undone, head journalHead, err error) {
 	if !strings.HasPrefix(name, exactPrefix) {
-		return head, nil // what is in it may be of a checkpoint
+		return nil, head, nil // what is in it may be of a checkpoint
 	}
 	head, moves, err := t.readJournal(stage)
 	if err != nil {
-		return head, unlessAbsent(err)
+		return nil, head, unlessAbsent(err)
 	}
 	up, err := parent.Open(".")
 	if err != nil {
-		return head, err
+		return nil, head, err
 	}
 	defer up.Close()
 	u := undo{moves: moves, mtimes: head.Mtimes, parent: parent, name: head.Name, stage: name, at: stage,
@@ -157,7 +160,7 @@ func (t *Trees) undoStage(parent *os.Root, name string, stage handle) (head jour
 		err = head.check(u.top.top)
 	}
 	if isNotThere(err) {
-		return head, errOrphan
+		return nil, head, errOrphan
 	}
 	// An undo that broke off may have kept what is new, a removal begun to go on.
 	if err == nil {
@@ -172,7 +175,7 @@ func (t *Trees) undoStage(parent *os.Root, name string, stage handle) (head jour
 	if err == nil {
 		err = u.takeBack()
 	}
-	return head, err
+	return &Undone{Dir: filepath.Join(parent.Name(), head.Name), Entries: len(u.back), Kept: u.kept}, head, err
 }
 
 // check returns errReplaced if the directory is not the one of the journal.

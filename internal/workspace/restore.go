@@ -328,7 +328,7 @@ func (d *destination) publish(s *stage) error {
 func diskFault(verb, path string, err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
-		return snapshot.Errorf(snapshot.StoreFull, "the disk of the node is full; free some of it, then restore %q again", path).Because(err)
+		return snapshot.Errorf(snapshot.StoreFull, "the disk of the node is full at %q; free some of it, then restore again", path).Because(err)
 	case errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, syscall.EILSEQ):
 		return snapshot.Errorf(snapshot.InvalidEntry, "the file system of the node can't have the name %q; restore on another node", path).Because(err)
 	}

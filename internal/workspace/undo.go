@@ -24,6 +24,7 @@ type undo struct {
 	name   string           // of the directory
 	stage  string
 	at     handle // the stage
+	kept   []string
 }
 
 // note remembers when the moves began.
@@ -81,6 +82,7 @@ func (m *mover) undoOut(v *move) error {
 	if _, err := m.old.lstat(v.Slot); isAbsent(err) {
 		return nil
 	}
+	m.took(v)
 	dir, name := split(v.Path)
 	to, err := m.top.enter(dir, openDirectory)
 	if err == nil {
@@ -129,6 +131,7 @@ func (m *mover) undoIn(v *move) error {
 	}
 	// It may have two names, see moveSimply; one rename would leave both.
 	_ = uninterrupted(func() error { return unix.Unlinkat(int(to), name, 0) })
+	m.took(v)
 	return from.take(name, to, name)
 }
 
@@ -154,7 +157,18 @@ func (m *mover) undoLook(v *move) error {
 	if to.Mtime != nil && !isAsSet(a.mtime, *v.Now.Mtime) {
 		to.Mtime = nil
 	}
+	if a.bits() != to.Mode || to.Mtime != nil && a.mtime != *to.Mtime {
+		m.took(v)
+	}
 	return h.setLook(a, to)
+}
+
+// took counts an entry that is taken back, however many its moves are.
+func (m *mover) took(v *move) {
+	if m.back == nil {
+		m.back = map[string]bool{}
+	}
+	m.back[v.Path] = true
 }
 
 // isAsSet reports whether an mtime is the one that was set, as exactly as some
@@ -187,7 +201,12 @@ func (u *undo) keepWritten() error {
 func (u *undo) keepBeside(part string) error {
 	const most = 100
 	name := strings.ToValidUTF8(u.name[:min(len(u.name), most)], "")
-	return u.parent.Rename(path.Join(u.stage, part), name+keptSuffix+rand.Text())
+	name += keptSuffix + rand.Text()
+	err := u.parent.Rename(path.Join(u.stage, part), name)
+	if err == nil {
+		u.kept = append(u.kept, name)
+	}
+	return err
 }
 
 // wasWritten looks for a file that is newer than the moves, or a directory below

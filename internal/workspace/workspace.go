@@ -8,6 +8,8 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"sandkeep/internal/snapshot"
@@ -20,6 +22,18 @@ type Options struct {
 	StateDir    string    // keeps the stat caches, and a key without which no other process undoes a restore; "" for neither. It is never captured
 	Forbidden   []string  // further directories that are never captured, such as the store's
 	Redactor    *Redactor // nil: no secrets
+
+	// Undone is told of each restore in place that broke off and was taken back.
+	// nil: nobody is. Several goroutines call it.
+	Undone func(Undone)
+}
+
+// Undone is a restore in place that a process which died has left half done, and
+// that another one took back.
+type Undone struct {
+	Dir     string   // host path of the directory
+	Entries int      // how many were taken back
+	Kept    []string // names, beside the directory, under which what was written since is kept
 }
 
 // Trees captures and restores directory trees. It is safe for concurrent use.
@@ -129,7 +143,7 @@ func syncDir(dir string) error {
 
 // CheckRoot refuses "/", the home directory and whatever is above it, and a
 // directory of the worker's own: one that is, or lies in, the state directory
-// or a forbidden one, unless it lies in the sandbox or restore root below that.
+// or a forbidden one, as Owner says.
 func (t *Trees) CheckRoot(dir string) error {
 	real, err := resolve(dir)
 	if err != nil {
@@ -142,21 +156,61 @@ func (t *Trees) CheckRoot(dir string) error {
 	if isHomeOrAbove(info) {
 		return snapshot.Errorf(snapshot.InvalidWorkspace, "the workspace is the home directory or one above it; give a directory of its own")
 	}
-	roots, forbidden := infos(t.options.SandboxRoot, t.options.RestoreRoot), t.forbidden()
-	for at := range upwards(real) {
-		here, err := os.Stat(at)
-		if err != nil {
-			continue
-		}
-		isRoot := sameAny(here, roots)
-		if isRoot && at != real {
-			return nil
-		}
-		if isRoot || sameAny(here, forbidden) {
-			return snapshot.Errorf(snapshot.InvalidWorkspace, "the workspace is, or lies in, a directory of the worker itself; give a directory of its own")
-		}
+	if sameAny(info, t.roots()) || t.options.Owner(real) != "" {
+		return snapshot.Errorf(snapshot.InvalidWorkspace, "the workspace is, or lies in, a directory of the worker itself; give a directory of its own")
 	}
 	return nil
+}
+
+func (t *Trees) roots() []os.FileInfo {
+	dirs := []string{t.options.SandboxRoot, t.options.RestoreRoot}
+	if t.options.StateDir != "" {
+		for _, name := range defaultRoots {
+			dirs = append(dirs, filepath.Join(t.options.StateDir, name))
+		}
+	}
+	return infos(dirs...)
+}
+
+// Names of the default roots in the state directory.
+const (
+	DefaultSandboxes = "sandboxes"
+	DefaultRestored  = "restored"
+)
+
+var defaultRoots = []string{DefaultSandboxes, DefaultRestored}
+
+// Owner is which of the worker's own directories, the state directory or a
+// forbidden one, dir is or lies in, also through links; "" if none. None owns the
+// default roots in the state directory and what is in them. dir may have yet to
+// be made.
+func (o Options) Owner(dir string) string {
+	own := map[string]string{}
+	for _, d := range append([]string{o.StateDir}, o.Forbidden...) {
+		if d != "" {
+			own[resolveFar(d)] = d
+		}
+	}
+	state := resolveFar(o.StateDir)
+	for at := range upwards(resolveFar(dir)) {
+		for real, given := range own {
+			if isSame(at, real) {
+				return given
+			}
+		}
+		if o.StateDir != "" && slices.Contains(defaultRoots, filepath.Base(at)) && isSame(filepath.Dir(at), state) {
+			return ""
+		}
+	}
+	return ""
+}
+
+func isSame(a, b string) bool {
+	if a == b {
+		return true
+	}
+	is, err := os.Stat(a)
+	return err == nil && sameAny(is, infos(b))
 }
 
 func (t *Trees) forbidden() []os.FileInfo {
@@ -205,6 +259,20 @@ func resolve(dir string) (string, error) {
 		return "", err
 	}
 	return filepath.EvalSymlinks(abs)
+}
+
+// resolveFar resolves as much of a path as exists.
+func resolveFar(dir string) string {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return dir
+	}
+	for at := range upwards(abs) {
+		if real, err := filepath.EvalSymlinks(at); err == nil {
+			return filepath.Join(real, strings.TrimPrefix(abs, at))
+		}
+	}
+	return abs
 }
 
 // upwards yields dir and its parents, up to the root.
