@@ -38,6 +38,8 @@ func (k *caller) advise(ctx context.Context, err error, subject string, request 
 		if fate := k.fate(subject, request); fate != "" {
 			told.Message += "; " + fate
 		}
+	case !k.json && (e.Code == snapshot.WriterConflict || e.Code == snapshot.LockConflict) && canWait(strings.TrimPrefix(subject, k.Prefix+"."), request):
+		told.Message += "; waitMs makes it wait" // inFlags knows what that is called
 	case errors.Is(e.Err, nats.ErrNoResponders):
 		served := k.served(ctx)
 		near := nearest(subject, served)
@@ -58,6 +60,13 @@ func (k *caller) advise(ctx context.Context, err error, subject string, request 
 var reads = []string{"artifact.list", "artifact.read", "blob.get", "blob.head", "blob.references", "checkpoint.diff", "checkpoint.files",
 	"checkpoint.get", "checkpoint.head", "checkpoint.list", "file.read", "instance.get", "instance.list", "thread.load"}
 
+// canWait tells of a request that it could have waited for a lease and did not.
+func canWait(name string, request []byte) bool {
+	var r struct{ WaitMs int64 }
+	_ = json.Unmarshal(request, &r)
+	return r.WaitMs == 0 && slices.Contains([]string{"fork", "lock.acquire", "snapshot.save", "writer.acquire"}, name)
+}
+
 // looks are the commands that show what came of a request about a thread.
 var looks = map[string]string{
 	"artifact.delete": "artifact list", "artifact.put": "artifact list", "checkpoint.append": "log", "checkpoint.delete-head": "head",
@@ -71,7 +80,7 @@ func (k *caller) fate(subject string, request []byte) string {
 	if slices.Contains(reads, name) {
 		return ""
 	}
-	var r struct{ ThreadID, CheckpointID, DestinationThreadID, DestinationCheckpointID, Path string }
+	var r struct{ ThreadID, CheckpointID, DestinationThreadID, DestinationCheckpointID, Path, Mode string }
 	_ = json.Unmarshal(request, &r) // what is not JSON has no ids
 	thread, id := r.ThreadID, r.CheckpointID
 	if strings.HasSuffix(name, "fork") {
@@ -79,8 +88,10 @@ func (k *caller) fate(subject string, request []byte) string {
 	}
 	look, known := looks[name]
 	switch {
+	case name == "restore" && r.Mode == "exact":
+		return "the same restore again makes it whole"
 	case name == "restore" && r.Path != "":
-		return fmt.Sprintf("look whether %s is there on its node before you try again", shown(r.Path))
+		return fmt.Sprintf("look whether %s is there", shown(r.Path))
 	case !known:
 		return "look whether it was done before you try again"
 	}

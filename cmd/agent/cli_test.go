@@ -127,6 +127,8 @@ func TestCommands(t *testing.T) {
 	m.want(0, "first", "log", "t")
 	m.want(0, "c1\n", "head", "t")
 	m.want(4, "no checkpoint", "head", "unknown")
+	m.want(4, `thread "unknown" has no checkpoint`, "log", "unknown")
+	m.want(0, `{"checkpoints":[]}`, "log", "unknown", "--json")
 	if out := m.want(0, "0755", "ls", "c1"); strings.Contains(out, "\x1b") || !strings.Contains(out, `\x1b`) {
 		t.Errorf("ls prints control characters: %q", out)
 	}
@@ -148,9 +150,14 @@ func TestCommands(t *testing.T) {
 	m.want(5, "SANDBOX_SNAPSHOT_FORK_DESTINATION_NOT_EMPTY", "fork", "t", "u")
 	m.want(0, "into out on node n1, 3 files", "restore", "u", "out")
 	m.want(1, "SANDBOX_SNAPSHOT_DESTINATION_NOT_EMPTY", "restore", "u", "out")
+	m.want(1, "; --exact makes an existing directory equal", "restore", "u", "out")
+	m.want(1, "if it is the thread's own sandbox (", "restore", "u", "box", "--into", "sandbox")
 	m.want(0, "0 files", "restore", "u", "out", "--exact")
 	m.want(0, "into part on node n1, 1 file", "restore", "u", "part", "--only", "sub/f")
+	m.want(0, "into part3 on node n1, 1 file", "restore", "u", "part3", "--only", "sub/")
 	m.want(4, "SANDBOX_SNAPSHOT_MISSING_ENTRY", "restore", "u", "part2", "--only", "nothing")
+	m.want(2, "--only is empty", "restore", "u", "part2", "--only", "")
+	m.want(1, "SANDBOX_SNAPSHOT_INVALID_PATH", "restore", "u", "part2", "--only", "/")
 	m.want(6, "SANDBOX_NODE_UNREACHABLE", "restore", "u", "out2", "--node", "n2")
 	got, err := os.ReadFile(filepath.Join(m.dir, "state", "restored", "out", "sub", "f"))
 	if err != nil || string(got) != "hello\n" {
@@ -296,6 +303,9 @@ func TestNegativeTimes(t *testing.T) {
 	m.want(2, "agent: --wait -1.5s is negative\n", "fork", "t", "u", "--wait=-1500ms")
 	m.want(2, "--ttl -1s is negative\n", "lock", "acquire", "l", "--ttl=-1s", "--wait=-1s")
 	m.want(2, "agent: --timeout -1s is negative\n", "head", "t", "--timeout=-1s")
+	m.want(2, "agent: --timeout is 0;", "head", "t", "--timeout", "0")
+	m.want(2, "agent: --wait -5s is negative\n", "save", "t", "--wait", "-5s")
+	m.want(2, "agent: --timeout -1.5h is negative\n", "--timeout", "-1.5h", "head", "t")
 }
 
 // Whatever fails, a program reads the same object.

@@ -43,15 +43,21 @@ func (c *logCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
 		Next        string
 	}
 	return top.with(ctx, std, func(ctx context.Context, k *caller) error {
-		return pages(ctx, k, "checkpoint.list",
+		found := false
+		err := pages(ctx, k, "checkpoint.list",
 			func(p snapshot.Page) any { return snapshot.ListCheckpointsRequest{ThreadID: c.Thread, Page: p} },
 			func(r reply) (string, error) {
 				for _, cp := range r.Checkpoints {
+					found = true
 					k.line("%s  %s  %-9s  %14s  %8s  %s", shown(string(cp.ID)), cp.time(), cp.Reason,
 						plural(cp.Stats.Files, "file", "files"), size(cp.Stats.Bytes), shown(cp.Label))
 				}
 				return r.Next, nil
 			})
+		if err == nil && !found && !k.json {
+			return noCheckpoint(c.Thread)
+		}
+		return err
 	})
 }
 

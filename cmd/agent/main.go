@@ -26,7 +26,7 @@ type cli struct {
 	Request  requestCmd  `cmd:"" wire:"-" help:"Send a request and print its reply."`
 	Save     saveCmd     `cmd:"" help:"Save a checkpoint of a thread's sandbox."`
 	Fork     forkCmd     `cmd:"" help:"Start a thread from a checkpoint of another."`
-	Restore  restoreCmd  `cmd:"" help:"Write a checkpoint into a new directory of a node."`
+	Restore  restoreCmd  `cmd:"" help:"Write a checkpoint into a new directory of a node or, with --exact, make an existing one equal to it."`
 	Log      logCmd      `cmd:"" help:"List the checkpoints of a thread, oldest first."`
 	Ls       lsCmd       `cmd:"" help:"List the entries of a checkpoint; with --json one document for each 1,000 of them."`
 	Head     headCmd     `cmd:"" help:"Print the newest checkpoint of a thread."`

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -123,20 +124,43 @@ type restoreCmd struct {
 	Checkpoint snapshot.CheckpointID `placeholder:"ID" help:"Checkpoint to restore (default: the head)."`
 	Into       string                `default:"restore" enum:"restore,sandbox" help:"Root to write into: ${enum}; sandbox also attaches it to the thread."`
 	Node       snapshot.NodeName     `placeholder:"NAME" help:"Node to restore on (default: the one that answers)."`
-	Only       string                `placeholder:"PATH" help:"Restore only what lies at or under this path of the checkpoint."`
+	Only       *string               `placeholder:"PATH" help:"Restore only what lies at or under this path of the checkpoint."`
 	Exact      bool                  `help:"Make an existing directory equal to the checkpoint: rewrite what differs, remove what is not in it."`
 }
 
 func (c *restoreCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
-	request := snapshot.RestoreRequest{ThreadID: c.Thread, CheckpointID: c.Checkpoint, Path: c.Path, Into: c.Into, Node: c.Node, Prefix: c.Only}
+	request := snapshot.RestoreRequest{ThreadID: c.Thread, CheckpointID: c.Checkpoint, Path: c.Path, Into: c.Into, Node: c.Node}
 	if c.Exact {
 		request.Mode = "exact"
 	}
-	return one(ctx, std, top, "restore", request, func(w io.Writer, r snapshot.RestoreReply) error {
+	if c.Only != nil {
+		if request.Prefix = *c.Only; request.Prefix == "" {
+			return &agent.UsageError{Err: errors.New("--only is empty; give a path of the checkpoint, or leave it out to restore all")}
+		}
+		if dir, ok := strings.CutSuffix(request.Prefix, "/"); ok && dir != "" {
+			request.Prefix = dir
+		}
+	}
+	err := one(ctx, std, top, "restore", request, func(w io.Writer, r snapshot.RestoreReply) error {
 		_, err := fmt.Fprintf(w, "%s\n  into %s on node %s, %s, %s\n", shown(string(r.CheckpointID)), shown(r.Path),
 			shown(string(r.Node)), plural(r.Files, "file", "files"), size(r.Bytes))
 		return err
 	})
+	return c.advise(err)
+}
+
+// advise tells of the other way to restore into a directory that has something in it.
+func (c *restoreCmd) advise(err error) error {
+	e, ok := errors.AsType[*snapshot.Error](err)
+	if !ok || e.Code != snapshot.DestinationNotEmpty || c.Exact {
+		return err
+	}
+	told := *e
+	told.Message += "; --exact makes an existing directory equal to the checkpoint, and removes what is not in it"
+	if c.Into == "sandbox" {
+		told.Message += ", if it is the thread's own sandbox"
+	}
+	return &told
 }
 
 type headCmd struct {
@@ -147,11 +171,15 @@ func (c *headCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
 	type reply struct{ CheckpointID *snapshot.CheckpointID }
 	return one(ctx, std, top, "checkpoint.head", snapshot.ThreadRequest{ThreadID: c.Thread}, func(w io.Writer, r reply) error {
 		if r.CheckpointID == nil {
-			return snapshot.Errorf(snapshot.CheckpointNotFound, "thread %q has no checkpoint; save it first", c.Thread)
+			return noCheckpoint(c.Thread)
 		}
 		_, err := fmt.Fprintln(w, shown(string(*r.CheckpointID)))
 		return err
 	})
+}
+
+func noCheckpoint(thread snapshot.ThreadID) error {
+	return snapshot.Errorf(snapshot.CheckpointNotFound, "thread %q has no checkpoint; save it first", thread)
 }
 
 func size(n int64) string { return humanize.Bytes(uint64(max(n, 0))) }

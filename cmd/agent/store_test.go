@@ -58,6 +58,7 @@ func TestCommands_Writer(t *testing.T) {
 	m.want(0, "", "save", "t", "--id", "c2")
 	lease, token := m.lease("writer", "acquire", "t")
 	m.want(5, "SANDBOX_SNAPSHOT_WRITER_CONFLICT", "writer", "acquire", "t", "--wait", "1ms")
+	m.want(5, "; --wait makes it wait (SANDBOX_SNAPSHOT_WRITER_CONFLICT)", "save", "t")
 	m.want(1, "SANDBOX_BAD_REQUEST", "writer", "acquire", "u", "--ttl", "1s")
 	m.want(5, "SANDBOX_SNAPSHOT_WRITER_CONFLICT", "thread", "delete", "t")
 	m.want(0, "held until 20", "writer", "renew", lease)

@@ -19,6 +19,7 @@ func (c *initCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
 	defer l.Conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, top.Timeout)
 	defer cancel()
+	before := agent.BucketsOf(ctx, l, top.Store)
 	id, err := agent.InitStore(ctx, l, top.Common, c.Buckets)
 	if err != nil {
 		return err
@@ -27,8 +28,26 @@ func (c *initCmd) Run(ctx context.Context, std agent.IO, top *cli) error {
 		_, err = fmt.Fprintf(std.Out, "{\"store\":%q,\"storeId\":%q}\n", top.Store, id)
 		return err
 	}
-	_, err = fmt.Fprintf(std.Out, "store %s is ready, id %s\n", top.Store, id)
+	_, err = fmt.Fprintf(std.Out, "store %s is ready, id %s%s\n", top.Store, id, changes(before, c.Buckets))
 	return err
+}
+
+// changes says what is different of a store that was there.
+func changes(was, now agent.Buckets) (text string) {
+	if was.Replicas == 0 {
+		return ""
+	}
+	if now.Replicas != 0 && now.Replicas != was.Replicas {
+		text = fmt.Sprintf(", replicas %d (were %d)", now.Replicas, was.Replicas)
+	}
+	if now.MaxBytes != 0 && now.MaxBytes != was.MaxBytes {
+		before := "none"
+		if was.MaxBytes > 0 {
+			before = size(was.MaxBytes)
+		}
+		text += fmt.Sprintf(", limit of each bucket %s (was %s)", size(now.MaxBytes), before)
+	}
+	return text
 }
 
 type serveCmd struct {

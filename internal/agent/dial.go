@@ -134,7 +134,7 @@ func (l Link) Await(ctx context.Context) (Link, error) {
 	changed := l.Conn.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	for !l.Conn.IsConnected() {
 		if l.Conn.IsClosed() {
-			return l, snapshot.Errorf(snapshot.StoreUnavailable, "the NATS server at %s refuses the connection; check --server and the credentials", l.URL).Because(l.Conn.LastError())
+			return l, bus.Refused(l.URL, l.Conn.LastError())
 		}
 		select {
 		case <-changed:

@@ -111,8 +111,8 @@ func TestDial_Refused(t *testing.T) {
 		defer link.Conn.Close()
 		_, awaited := link.Await(t.Context())
 		for _, err := range []error{err, awaited} {
-			if text := agent.Sentence(err); !errors.Is(err, snapshot.StoreUnavailable) || !strings.Contains(text, host) || strings.Contains(text, "hunter2") {
-				t.Errorf("%v: want %s named, without credentials", err, s.URL)
+			if text := agent.Sentence(err); !errors.Is(err, snapshot.StoreUnavailable) || !strings.Contains(text, host+" refuses the credentials; give") || strings.Contains(text, "hunter2") {
+				t.Errorf("%v: want %s named and the credentials refused, without them", err, s.URL)
 			}
 		}
 	}

@@ -88,12 +88,16 @@ func (p Program) Run(ctx context.Context, std IO, args []string) int {
 	return ExitCode(err)
 }
 
-// negative finds times below zero, which no flag takes.
+// negative finds times below zero, which no flag takes, and a request's of zero.
 func negative(parsed *kong.Context) error {
 	var faults []error
 	for _, f := range parsed.Flags() {
-		if d, ok := f.Target.Interface().(time.Duration); ok && d < 0 {
+		d, ok := f.Target.Interface().(time.Duration)
+		switch {
+		case ok && d < 0:
 			faults = append(faults, fmt.Errorf("--%s %s is negative", f.Name, d))
+		case ok && d == 0 && f.Name == "timeout":
+			faults = append(faults, errors.New("--timeout is 0; give the time that a request may take"))
 		}
 	}
 	return usage(faults...)

@@ -26,12 +26,15 @@ func Sentence(err error) string {
 func parseSentence(err error) string {
 	e, ok := errors.AsType[*snapshot.Error](err)
 	if !ok {
-		return err.Error()
+		return negativeTime.ReplaceAllString(err.Error(), "$1 $2 is negative")
 	}
 	where, _, _ := strings.Cut(err.Error(), ": "+e.Error())
 	_, fault, _ := strings.Cut(e.Message, " ") // after the name of the field
 	return where + " " + fault
 }
+
+// negativeTime is what kong says of a time that looks like a flag.
+var negativeTime = regexp.MustCompile(`^(--[a-z-]+): expected duration value but got "(-[0-9.]+[a-z0-9.µ]*)".*$`)
 
 // spoken are words of the wire that people know by another name.
 var spoken = map[string]string{"retryAfterMs": "a while", "checkpoint.list": "`agent log`", "checkpoint.files": "`agent ls`",

@@ -22,7 +22,7 @@ func (p Profiling) serveProfiles() (at string, stop func(), err error) {
 	}
 	l, err := net.Listen("tcp", p.Pprof)
 	if err != nil {
-		return "", nil, &UsageError{Err: fmt.Errorf("--pprof %q: %w", p.Pprof, err)}
+		return "", nil, &UsageError{Err: fmt.Errorf("--pprof %q: %w; give HOST:PORT, such as 127.0.0.1:6060", p.Pprof, err)}
 	}
 	mux := http.NewServeMux() // not the default one, and no command line, which may have a password
 	mux.HandleFunc("/debug/pprof/", pprof.Index)

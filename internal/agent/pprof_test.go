@@ -86,7 +86,7 @@ func TestServe_ProfilesAddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = setup.Serve(t.Context(), s.Link)
-	if _, ok := errors.AsType[*agent.UsageError](err); !ok || !strings.Contains(err.Error(), "--pprof") {
+	if _, ok := errors.AsType[*agent.UsageError](err); !ok || !strings.Contains(err.Error(), "--pprof") || !strings.Contains(err.Error(), "give HOST:PORT") {
 		t.Errorf("Serve with an address in use: %v, want a usage error that names the flag", err)
 	}
 }

@@ -146,9 +146,14 @@ func Connect(o ConnectOptions) (*nats.Conn, error) {
 	case err == nil:
 		return nc, nil
 	case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired):
-		return nil, snapshot.Errorf(snapshot.StoreUnavailable, "the NATS server at %s refuses the credentials; give --creds, --token or another --context", plainURLs(servers)).Because(err)
+		return nil, Refused(plainURLs(servers), err)
 	}
 	return nil, snapshot.Errorf(snapshot.StoreUnavailable, "no NATS server answers at %s; start one with nats-embedded, or give --server or --context", plainURLs(servers)).Because(err)
+}
+
+// Refused is the error of a server that does not take the credentials.
+func Refused(servers string, cause error) error {
+	return snapshot.Errorf(snapshot.StoreUnavailable, "the NATS server at %s refuses the credentials; give --creds, --token or another --context", servers).Because(cause)
 }
 
 func (o ConnectOptions) natsOptions(settings *natscontext.Context) []nats.Option {

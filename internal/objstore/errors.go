@@ -46,7 +46,7 @@ func fromAPI(bucket string, e *jetstream.APIError) error {
 		return fmt.Errorf("%w: %w", errUnknown, e)
 	case codeStoreFailed, codeNoResources, codeStorageFull, codeAccountFull, codeMemoryFull:
 		return snapshot.Errorf(snapshot.StoreFull,
-			"bucket %q takes no more bytes; remove checkpoints, or raise its limit or the server's storage", bucket).Because(e)
+			"bucket %q takes no more bytes; raise its limit or the servers' storage: deleting checkpoints frees no contents", bucket).Because(e)
 	case codeNoStream, codeWrongStream:
 		return snapshot.Errorf(snapshot.StoreUnavailable,
 			"bucket %q does not exist; make it with \"agent init\", or check --store and the account", bucket).Because(e)

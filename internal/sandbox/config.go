@@ -108,7 +108,7 @@ type fileDefinition struct {
 func Load(path string) (*Config, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read sandbox definitions: %w", err)
+		return nil, fmt.Errorf("read sandbox definitions: %w; name a JSON file that is there and can be read", err)
 	}
 	cfg, err := parse(raw, filepath.Dir(path))
 	if err != nil {
