@@ -158,10 +158,15 @@ func (g *gate) homeward(words []string, _ []byte) <-chan struct{} {
 }
 
 // upload tells whether the message brings a part of a checkpoint's contents.
-func (m message) upload() bool { return strings.HasPrefix(m.subject, "$O.") }
+func (m message) upload() bool { return strings.HasPrefix(m.subject, "$O.") && !m.probe() }
+
+// probe tells whether the message only asks for a permission, with no effect.
+func (m message) probe() bool { return strings.HasSuffix(m.subject, ".probe") }
 
 // write tells whether the message changes the store.
-func (m message) write() bool { return m.upload() || strings.HasPrefix(m.subject, "$KV.") }
+func (m message) write() bool {
+	return m.upload() || strings.HasPrefix(m.subject, "$KV.") && !m.probe()
+}
 
 // lease tells whether the message writes a thread's lease, renewal whether the
 // lease was there before, release whether it gives it up.

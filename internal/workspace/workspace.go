@@ -124,21 +124,31 @@ func loadSalt(file string) ([]byte, error) {
 	salt = make([]byte, saltBytes)
 	_, _ = rand.Read(salt) // never fails
 	_, err = tmp.Write(salt)
-	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+	if err = errors.Join(err, tmp.Close()); err != nil {
 		return nil, fmt.Errorf("write salt of the stat caches: %w", err)
 	}
 	if err = os.Link(tmp.Name(), file); errors.Is(err, fs.ErrExist) {
 		return loadSalt(file)
 	}
-	return salt, errors.Join(err, syncDir(filepath.Dir(file))) // or a power cut could leave a journal without it
+	return salt, err
 }
 
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
+// syncSalt makes the salt outlive a power cut. At the start it would drag along
+// the names of what a server without syncs has just made, and not its bytes.
+func (t *Trees) syncSalt() error {
+	if t.options.StateDir == "" {
+		return nil
 	}
-	return errors.Join(d.Sync(), d.Close())
+	for _, path := range []string{filepath.Join(t.cacheDir(), saltName), t.cacheDir(), t.options.StateDir} {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(f.Sync(), f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // CheckRoot refuses "/", the home directory and whatever is above it, and a
