@@ -15,7 +15,7 @@ func TestReadsDoNotWaitBehindSaves(t *testing.T) {
 	t.Parallel()
 	b := newBench(startServer(t, "--no-agent"), "held")
 	holder := b.worker(b.node, "--prefix", b.thread, "--lease", "5m")
-	if _, paused := b.pauseAt(holder, 6); !paused {
+	if _, paused := b.pauseAt(holder, 4); !paused {
 		t.Fatal("the save was over before it could be paused")
 	}
 	b.worker(b.node, "--prefix", "waiter")

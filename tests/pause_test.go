@@ -99,7 +99,7 @@ func TestConflictOfWriters(t *testing.T) {
 	b := newBench(startServer(t, "--no-agent"), "held")
 	w := b.saver(b.thread)
 	b.saver("other")
-	if _, paused := b.pauseAt(w, 6); !paused {
+	if _, paused := b.pauseAt(w, 4); !paused {
 		t.Fatal("the save was over before it could be paused")
 	}
 	other := b.with("other")

@@ -69,7 +69,7 @@ func waiting(t *testing.T, flags ...string) (w *process, reply <-chan *nats.Msg)
 	t.Helper()
 	b := newBench(startServer(t, "--no-agent"), "held")
 	holder := b.worker(b.node, "--prefix", b.thread, "--lease", "5m")
-	if _, paused := b.pauseAt(holder, 6); !paused {
+	if _, paused := b.pauseAt(holder, 4); !paused {
 		t.Fatal("the save was over before it could be paused")
 	}
 	w = b.worker(b.node, append([]string{"--prefix", "waiter"}, flags...)...)
