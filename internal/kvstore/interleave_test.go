@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -369,4 +370,50 @@ func TestAcquire_FenceOutOfReach(t *testing.T) {
 	if left := w.keys(t, "writer"); len(left) > 0 {
 		t.Fatalf("the refused acquire left %v", left)
 	}
+}
+
+// A renewal whose reply is read when the lease was about to end proves nothing,
+// as after a stop of the process: the lease may have gone to another since.
+func TestRenew_ReplyReadTooLate(t *testing.T) {
+	w := newWorld(t)
+	s := w.open(t, options())
+	wr := acquire(t, s, "t")
+	clock := &ticker{now: time.Now()}
+	taken := func(next kvstore.Round) kvstore.Round {
+		return func(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+			reply, err := next(ctx, m)
+			if kindOf(keyOf(m)) == "writer" && clock.advance(time.Hour) {
+				if err := s.Release(t.Context(), wr); err != nil {
+					t.Error(err)
+				}
+				acquire(t, s, "t")
+			}
+			return reply, err
+		}
+	}
+	_, err := w.open(t, options().Through(taken).Clock(clock.read)).Renew(t.Context(), wr)
+	wantCode(t, err, snapshot.WriterLost)
+}
+
+// ticker is a clock that is set ahead once.
+type ticker struct {
+	mu    sync.Mutex
+	now   time.Time
+	ahead bool
+}
+
+func (c *ticker) read() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *ticker) advance(by time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first := !c.ahead
+	if first {
+		c.now, c.ahead = c.now.Add(by), true
+	}
+	return first
 }

@@ -296,17 +296,18 @@ func (s *Store) tryRenew(ctx context.Context, t target, token string, fence uint
 		return time.Time{}, t.lost("its lease ended or went to another")
 	}
 	now := s.now()
-	left := time.UnixMilli(l.ExpiresAt).Sub(now) - time.Second
-	if left <= 0 { // an acknowledged renewal could still be wiped by the expiry
+	ends := time.UnixMilli(l.ExpiresAt).Add(-time.Second) // from then on the expiry could still wipe an acknowledged renewal
+	if !now.Before(ends) {
 		return time.Time{}, t.lost("its lease is in its last second")
 	}
 	until := now.Add(time.Duration(l.LeaseMs) * time.Millisecond)
 	next := l.holder
 	next.Fence, next.ExpiresAt = fence, until.UnixMilli()
-	inTime, cancel := context.WithTimeout(ctx, left)
+	inTime, cancel := context.WithTimeout(ctx, ends.Sub(now))
 	defer cancel()
 	_, err = s.putLease(inTime, t, next, l.seq)
-	if err != nil && ctx.Err() == nil && inTime.Err() != nil {
+	// A process that was stopped may read at last a reply that came in time.
+	if late := inTime.Err() != nil || !s.now().Before(ends); late && ctx.Err() == nil {
 		err = errLost // the next look says what became of it
 	}
 	return until, err
