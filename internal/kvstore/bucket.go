@@ -311,8 +311,10 @@ func refusal(e *jetstream.APIError) error {
 	switch e.ErrorCode {
 	case 10071, 10164: // wrong last sequence; the second: another write of the key is in flight
 		return fmt.Errorf("%w: %w", errMoved, e)
-	case 10077, 10023, 10047, 10028, 10002: // maximum bytes, resources of server and account
-		return snapshot.Errorf(snapshot.StoreFull, "the store has no room for another write; raise its limit or the servers' storage: deleting checkpoints frees no contents").Because(e)
+	case 10077: // maximum bytes
+		return snapshot.Errorf(snapshot.StoreFull, "the state bucket takes no more bytes; raise its limit with \"agent init\" or delete threads that are not needed").Because(e)
+	case 10023, 10047, 10028, 10002: // resources of server and account
+		return snapshot.Errorf(snapshot.StoreFull, "the servers have no room for another write; give them more storage: deleting checkpoints frees no contents").Because(e)
 	case 10054:
 		return snapshot.Errorf(snapshot.PayloadTooLarge, "the record is larger than the state bucket takes; raise the bucket's maximum value size").Because(e)
 	case 10004, 10005, 10006, 10007, 10008, 10009, 10010, 10118, 10167: // too few servers yet, no leader, offline, too many requests
