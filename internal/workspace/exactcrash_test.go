@@ -77,10 +77,7 @@ func TestExact_NotConfirmed(t *testing.T) {
 	if _, _, err := b.Trees.Restore(bg(), to, tree.all(), loose(tree.open)); !errors.Is(err, lost) {
 		t.Errorf("error is %v", err)
 	}
-	if after := describe(t, dir); !maps.Equal(before, after) {
-		t.Errorf("changed %v to %v", before, after)
-	}
-	b.alone()
+	b.isBack(dir, before)
 }
 
 // crashTree and crashOld have every kind of move between them.
@@ -104,6 +101,15 @@ func (b *bench) crashOld() string {
 	must(b.t, os.Chmod(filepath.Join(dir, "half"), 0o500))
 	must(b.t, os.Chtimes(filepath.Join(dir, "same"), time.Time{}, time.Unix(1e9, 1)))
 	return dir
+}
+
+// isBack fails unless the directory is what it was, with nothing beside it.
+func (b *bench) isBack(dir string, before map[string]string) {
+	b.t.Helper()
+	if after := describe(b.t, dir); !maps.Equal(before, after) {
+		b.t.Errorf("left %v of %v", after, before)
+	}
+	b.alone()
 }
 
 const killVar = "SANDKEEP_TEST_KILL" // base directory, what fails, where to die, destination
@@ -321,10 +327,7 @@ func TestExact_Orphan(t *testing.T) {
 			must(t, os.RemoveAll(dir))
 			must(t, os.Rename(away, dir))
 			must(t, comeUpon(b, dir))
-			if after := describe(t, dir); !maps.Equal(before, after) {
-				t.Errorf("left %v of %v", after, before)
-			}
-			b.alone()
+			b.isBack(dir, before)
 		})
 	}
 }
@@ -385,10 +388,9 @@ func TestExact_KilledBelow(t *testing.T) {
 		}
 		_, err := New(b.options)
 		must(t, err)
-		if after := describe(t, dir); !maps.Equal(before, after) {
-			t.Fatalf("%d left %v of %v", n, after, before)
+		if b.isBack(dir, before); t.Failed() {
+			t.Fatalf("after %d steps", n)
 		}
-		b.alone()
 	}
 }
 
@@ -480,6 +482,18 @@ func TestExact_JournalNotSynced(t *testing.T) {
 	}
 }
 
+// Without its key on the disk no journal is written, and nothing moved.
+func TestExact_KeyNotSynced(t *testing.T) {
+	b := newBench(t)
+	tree := b.crashTree()
+	dir := b.crashOld()
+	before := describe(t, dir)
+	must(t, os.Remove(filepath.Join(b.cacheDir(), saltName)))
+	_, err := b.exact(tree, snapshot.Policy{}, "")
+	wantCode(t, err, snapshot.Internal)
+	b.isBack(dir, before)
+}
+
 // A stage whose removal broke off, but has its journal, is in nobody's way.
 func TestExact_HalfRemoved(t *testing.T) {
 	b := newBench(t)
@@ -490,10 +504,7 @@ func TestExact_HalfRemoved(t *testing.T) {
 	must(t, os.RemoveAll(filepath.Join(stage, oldName)))
 	_, err := b.Capture(bg(), dir, snapshot.Policy{}, "", newMemTree())
 	must(t, err)
-	if after := describe(t, dir); !maps.Equal(before, after) {
-		t.Errorf("changed %v to %v", before, after)
-	}
-	b.alone()
+	b.isBack(dir, before)
 }
 
 // A parent that is away when a worker starts may be back when the next one does.
@@ -513,10 +524,7 @@ func TestExact_ParentAway(t *testing.T) {
 	must(t, os.Rename(away, b.restored("a")))
 	_, err = New(b.options)
 	must(t, err)
-	if after := describe(t, dir); !maps.Equal(before, after) {
-		t.Errorf("left %v of %v", after, before)
-	}
-	b.alone()
+	b.isBack(dir, before)
 }
 
 // A stage that waits for its directory is found again, whatever is restored meanwhile.
@@ -538,10 +546,7 @@ func TestExact_OrphanBelow(t *testing.T) {
 	must(t, os.Rename(away, dir))
 	_, err = New(b.options)
 	must(t, err)
-	if after := describe(t, dir); !maps.Equal(before, after) {
-		t.Errorf("left %v of %v", after, before)
-	}
-	b.alone()
+	b.isBack(dir, before)
 }
 
 // A restore that begins while a worker removes the sign of the one before has its sign.

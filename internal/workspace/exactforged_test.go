@@ -151,10 +151,7 @@ func TestExact_SaltLost(t *testing.T) {
 	must(t, os.Rename(kept, salt))
 	_, err = New(b.options)
 	must(t, err)
-	if after := describe(t, dir); !maps.Equal(before, after) {
-		t.Errorf("left %v of %v", after, before)
-	}
-	b.alone()
+	b.isBack(dir, before)
 }
 
 // A file called journal in what was to be a new directory is only a file.

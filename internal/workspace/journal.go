@@ -36,7 +36,7 @@ var errForeign = errors.New("the journal is damaged or not this worker's")
 
 func (x *exact) writeJournal(moves []move) error {
 	if err := x.t.syncSalt(); err != nil { // or a power cut could leave the journal without it
-		return diskFault("sync the key of the journal for", x.to.Path, err)
+		return fmt.Errorf("sync its key: %w", err)
 	}
 	if err := x.t.fault("journal", ""); err != nil {
 		return err
